@@ -32,7 +32,7 @@ import pandas as pd
 from sfumato.query import Table, parse_query, policy_from_dict
 from sfumato.query.aggregates import estimate
 from sfumato.query.release import add_noise
-from sfumato.query.table import _by_group
+from sfumato.query.shaping import by_group
 from sfumato.randomness import SecretStream, public_generator
 
 dp.enable_features("contrib")
@@ -66,7 +66,7 @@ def ours(data: pd.DataFrame) -> float:
     table = Table(rule, None, data=data)
     plan = parse_query("SELECT city, AVG(age) FROM t GROUP BY city", rule)
     groups: list[Any] = [(f"city{i}",) for i in range(GROUPS)]
-    exact = _by_group(table.exact_sums(plan, salt="").sums, groups, ["key0"])
+    exact = by_group(table.exact_sums(plan, salt="").sums, groups, ["key0"])
     truth = data.groupby("city").age.mean().loc[[group[0] for group in groups]].to_numpy()
     cost = table.price(plan, epsilon=EPSILON)
     errors = [

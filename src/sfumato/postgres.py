@@ -29,7 +29,9 @@ PINNED = {
     "DateStyle": "ISO,MDY",
     "client_encoding": "UTF8",
     "default_transaction_isolation": "read committed",
+    "quote_all_identifiers": "off",
     "lock_timeout": "1min",
+    "statement_timeout": "0",
 }
 """Settings by which a statement is understood, whatever defaults a role or a database has for them."""
 

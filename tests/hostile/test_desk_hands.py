@@ -1,5 +1,6 @@
 """A desk in several hands: crashes, orphans, restored copies, two desks on one ledger, one officer alone."""
 
+import asyncio
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,16 +24,18 @@ from typer.testing import CliRunner
 
 from sfumato.accounting import Relation, pure
 from sfumato.cli.app import app
-from sfumato.desk import accounts, acts, approvals, gate, grants, jobs, runner, trail
+from sfumato.desk import accounts, acts, approvals, asking, gate, grants, jobs, runner, trail
 from sfumato.desk import database as db
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.database import Database
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
 from sfumato.desk.jobs import Job
+from sfumato.desk.pages import ask as ask_pages
 from sfumato.desk.people import add_person
+from sfumato.desk.throttle import Effort
 from sfumato.errors import InvalidInput, LedgerError, Refused
-from sfumato.ledger import Ledger, move
+from sfumato.ledger import ChargeRequest, Ledger, move
 
 _UNIT = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "desk" / "conftest.py"))
 Served, another, _cheap_passwords = (_UNIT[name] for name in ("Served", "another", "_cheap_passwords"))
@@ -89,7 +93,7 @@ def test_an_allocation_that_is_taken_back_takes_all_that_refers_to_it(another, c
     with desk.database.write() as connection:
         grants.plan(connection, desk, desk.dataset("people"), wanted, said="by olga")
     with raw(served.place) as database:  # as an older version wrote it
-        database.execute("INSERT INTO tokens VALUES (9, 1, x'00', 'x', 1, 0, 0)")
+        database.execute("INSERT INTO tokens VALUES (9, 1, x'00', 'x', 1, 0, 0, 0)")
         database.execute(
             """INSERT INTO questions (account, team, dataset, "grant", sql, epsilon, state, asked)"""
             " VALUES (1, 'ann', 'people', 1, 'x', 1, 'refused', 0)"
@@ -182,13 +186,13 @@ def test_orphans_are_mended_and_what_was_paid_for_stays(another, capsys):
     with raw(served.place) as database:
         database.executescript(
             """
-            INSERT INTO tokens VALUES (9, 1, x'00', 'x', 99, 0, 0);
+            INSERT INTO tokens VALUES (9, 1, x'00', 'x', 99, 0, 0, 0);
             INSERT INTO shares (dataset, name, "grant", epsilon, begins, said, made)
               VALUES ('people', 'orphan', 99, 1, 0, 'x', 0), ('people', 'paid', 99, 1, 0, 'x', 1);
             UPDATE shares SET request = 7 WHERE name = 'ann: questions';
             INSERT INTO questions (account, team, dataset, "grant", sql, epsilon, state, asked)
               VALUES (99, 'ann', 'people', 99, 'x', 1, 'answered', 0);
-            INSERT INTO sessions VALUES (x'01', 99, 'x', 0, 0);
+            INSERT INTO sessions VALUES (x'01', 99, 'x', 0, 0, 0);
             INSERT INTO requests (id, account, dataset, "grant", team, purpose, epsilon, period, periods,
               reason, state, created) VALUES (7, 99, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0),
               (8, 1, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0);
@@ -287,6 +291,36 @@ def test_a_new_password_ends_the_tokens(another):
     assert ann.post("/account/password", old=PASSWORD, new="another long password").status_code == 303
     assert ann.ask().status_code == 401
     assert served.ledger.epsilon_spent == pytest.approx(0.1, rel=1e-3)
+
+
+def test_a_session_of_the_old_password_does_not_outlive_it(another):
+    """The password changes while an old one is compared: what was verified before is over, tokens too."""
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    verify = accounts._verified
+
+    def slowly(stored, password):
+        found = verify(stored, password)
+        with served.desk.database.write() as connection:
+            accounts.set_password(connection, 1, accounts.hashed("another long password"))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounts, "_verified", slowly)
+        late = dict(served.sign_in("ann").cookies)
+    ann.cookies = late
+    assert ann.page("/account").status_code == 401
+    with served.desk.database.read() as connection:
+        old = accounts.by_id(connection, 1)
+    with served.desk.database.write() as connection:
+        token = accounts.add_token(connection, replace(old, epoch=old.epoch - 1), purpose="x", grant=1)
+    assert served.send("GET", "/api/v1/tables", headers={"authorization": f"Bearer {token}"}).status_code == 401
+    ann.cookies, again = dict(served.sign_in("ann", "another long password").cookies), "yet another password"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounts, "_verified", slowly)
+        late = ann.post("/account/password", old="another long password", new=again)
+    assert late.status_code == 409
+    assert served.sign_in("ann", again).status_code == 401
 
 
 IMAGES = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 4.0\ndelta = 1e-5\n'
@@ -551,6 +585,54 @@ def test_two_desks_on_one_ledger(tmp_path, desk_files, capsys):
         one.desk.desk.close()
 
 
+def test_jobs_of_two_desks_and_of_a_restored_copy_settle_and_overwrite_nothing_of_each_other(
+    tmp_path, desk_files, monkeypatch
+):
+    """Each first job has the number 1; one is free, and ends while the other works."""
+    monkeypatch.chdir(tmp_path)
+    first, second = (tmp_path / name for name in ("first", "second"))
+    desks = []
+    for place in (first, second):
+        place.mkdir()
+        served = Served(desk_files(place, more=f'ledger = "{tmp_path}/book.db"'))
+        desks.append((served, served.person("ann", "analyst", allocation=1.0)))
+    (one, ann), (two, bob) = desks
+    copied(one)
+    desk, _, dataset, _ = words = _asked(one, ann)
+    jobs.start(*words, None)
+    running = jobs.take(desk.database)
+    ledger = runner._opened(desk.settings, desk.database, running)[1]
+    terms = ChargeRequest(event=pure(0.25), purpose="a model", allocations=(None,), **TERMS)
+    held = ledger.hold(terms)
+    jobs.start(*_asked(two, bob, kind="report", epsilon=0.0, target=None), None)
+    monkeypatch.setitem(runner._WORK, "report", lambda *_: {"facts": {}, "files": []})
+    runner.run(two.place, 1, jobs.take(two.desk.database).tries)
+    assert jobs.state_of(two.desk.database, 1) == jobs.DONE
+    assert [charge.settled for charge in dataset.ledger.charges()] == [False]
+    jobs.put_back(desk.database)
+    again = runner._opened(desk.settings, desk.database, jobs.take(desk.database))[1]
+    assert again.hold(terms).head == held.head
+    assert len(dataset.ledger.charges()) == 1
+    back = restored(one)
+    jobs.start(*_asked(back, ann, epsilon=0.25), None)
+    later = jobs.take(back.desk.database)
+    assert later.id == running.id
+    assert jobs.folder_of(later) != jobs.folder_of(running)
+    other = runner._opened(back.desk.settings, back.desk.database, later)[1]
+    assert other.hold(terms).head != held.head
+    for served in (back, two):
+        served.desk.close()
+
+
+def test_teams_take_turns_at_jobs(another):
+    served = another()
+    ann, bob = (served.person(name, "analyst", allocation=1.0) for name in ("ann", "bob"))
+    report = {"kind": "report", "epsilon": 0.0, "target": None}
+    for person in (ann, ann, ann, bob):
+        jobs.start(*_asked(served, person, **report), None)
+    assert [jobs.take(served.desk.database).team for _ in range(4)] == ["ann", "bob", "ann", "ann"]
+
+
 # Two officers
 
 
@@ -805,3 +887,160 @@ def test_officers_are_not_made_by_officers(two):
     who = Account(id=1, name="olga", role=Role.OFFICER, team="olga")
     with pytest.raises(Refused):
         acts.submit(served.desk, who, "add", {"name": "x", "role": "officer", "team": "x"})
+
+
+# Decisions that stay half done
+
+
+def of_requests(served):
+    """The state of each request, and whether each share was made."""
+    with raw(served.place) as database:
+        states = database.execute("SELECT state FROM requests ORDER BY id").fetchall()
+        made = database.execute("SELECT made FROM shares WHERE request IS NOT NULL").fetchall()
+    return [state for (state,) in states], [bool(one) for (one,) in made]
+
+
+def test_an_approval_that_fails_in_the_ledger_leaves_the_request_waiting(another, monkeypatch, capsys):
+    """Whatever the error, the ledger decides: a share that it made is approved, another undone."""
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    tiny = ann.post("/requests", table="people", purpose="tiny", epsilon="5e-324", reason="x")
+    assert (tiny.status_code, "got epsilon=4.9" in tiny.text) == (422, True)
+    for purpose in ("first", "second", "third"):
+        ann.post("/requests", table="people", purpose=purpose, epsilon="0.01", reason="x")
+    allocate = Ledger.allocate_all
+
+    def fails(self, *words, **more):
+        raise OverflowError("cannot convert float infinity to integer")
+
+    def fails_afterwards(self, *words, **more):
+        allocate(self, *words, **more)
+        raise OSError("the answer of the database was lost")
+
+    monkeypatch.setattr(Ledger, "allocate_all", fails)
+    assert olga.post("/requests/1/approve").status_code == 500
+    assert of_requests(served) == (["open"] * 3, [])
+    monkeypatch.setattr(Ledger, "allocate_all", fails_afterwards)
+    assert olga.post("/requests/2/approve").status_code == 303
+    assert of_requests(served) == (["open", "approved", "open"], [True])
+    monkeypatch.setattr(Ledger, "allocate_all", fails)
+    monkeypatch.setattr(grants, "resolve", fails)  # the ledger cannot even be read
+    assert olga.post("/requests/3/approve").status_code == 500
+    assert of_requests(served) == (["open", "approved", "open"], [True, False])
+    monkeypatch.undo()
+    assert olga.post("/requests/3/decline").status_code == 303
+    assert of_requests(served) == (["open", "approved", "declined"], [True])
+    assert restarted(served.place) == []
+
+
+def test_a_start_that_cannot_set_one_allocation_aside_goes_on_to_the_others(another, monkeypatch, capsys):
+    served = another()
+    served.person("ann", "analyst", signed_in=False)
+    dataset = served.desk.dataset("people")
+    with served.desk.database.write() as connection:
+        for purpose in ("first", "second"):
+            wanted = Wanted(team="ann", purpose=purpose, epsilon=0.1)
+            grants.plan(connection, served.desk, dataset, wanted, said="by olga")
+    with raw(served.place) as database:  # as an older version kept it
+        database.execute("UPDATE shares SET epsilon = 5e-324 WHERE name = 'ann: first'")
+    (found,) = restarted(served.place)
+    assert "allocation 1 of people was approved and cannot be set aside" in found
+    assert list(served.ledger.state.shares) == ["ann: second"]
+    assert restarted(served.place) == [found]  # told once: the trail has it, and nothing new
+
+
+def test_while_a_ledger_is_locked_the_database_of_the_desk_is_not(another, monkeypatch):
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    for purpose in ("first", "second"):
+        ann.post("/requests", table="people", purpose=purpose, epsilon="0.01", reason="x")
+    held = []
+
+    def watched(work):
+        def watch(*words, **more):
+            held.append(served.desk.database._writing.locked())
+            return work(*words, **more)
+
+        return watch
+
+    monkeypatch.setattr(Ledger, "allocate_all", watched(Ledger.allocate_all))
+    monkeypatch.setattr(Ledger, "note", watched(Ledger.note))
+    monkeypatch.setattr(accounts._HASHER.__class__, "hash", watched(accounts._HASHER.__class__.hash))
+    assert olga.post("/requests/1/approve").status_code == 303
+    assert olga.post("/requests/2/decline").status_code == 303
+    assert olga.post("/users", name="bob", role="reader").status_code == 200
+    assert ann.post("/account/password", old=PASSWORD, new="another long password").status_code == 303
+    assert held == [False] * 4
+
+
+def test_a_decision_ends_its_proposals_and_any_proposal_can_be_withdrawn(two):
+    served, olga, otto = two
+    ann = served.person("ann", "analyst")
+    for number in (1, 2, 3):
+        ann.post("/requests", table="people", purpose=f"report {number}", epsilon="0.01", reason="x")
+        assert olga.post(f"/requests/{number}/approve").status_code == 303
+    assert otto.post("/requests/1/decline").status_code == 303
+    assert otto.post("/requests/2/approve").status_code == 303
+    assert [one["words"]["request"] for one in acts.waiting(served.desk)] == [3]
+    assert "/proposals/3/withdraw" in olga.page("/requests").text
+    assert "/proposals" not in ann.page("/requests").text
+    assert olga.post("/proposals/3/withdraw").status_code == 303
+    assert acts.waiting(served.desk) == []
+
+
+def test_an_allocation_that_is_refused_leaves_no_request(another):
+    served = another()
+    olga = served.person("olga", "officer")
+    fields = {"table": "people", "team": "bob", "purpose": "x", "reason": "a report"}
+    assert olga.post("/allocations", epsilon="99", **fields).status_code == 422
+    assert approvals.waiting(served.desk) == grants.of_team(served.desk, None) == []
+    assert olga.post("/allocations", epsilon="1", **fields).status_code == 303
+    assert [entry.body.get("purpose") for entry in served.ledger.entries()][-1] == "set aside by olga: a report"
+    assert list(served.ledger.state.shares) == ["bob: x"]
+
+
+def test_an_answer_is_shown_in_part_in_turn_and_within_what_may_be_computed(another, monkeypatch):
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    monkeypatch.setattr(ask_pages, "MOST_SHOWN", 1)
+    assert ann.ask("SELECT city, COUNT(*) FROM people GROUP BY city").status_code == 200
+    page = ann.page("/answers/1").text
+    shown, of = re.search(r"The first (\d+) of (\d+) rows", page).groups()
+    assert int(shown) == page.split("<tbody>")[1].count("<tr>") == 1 < int(of)
+    exported = ann.page("/answers/1/answer.csv").text
+    assert len(exported.splitlines()) == int(of) + 1
+    account = _asked(served, ann)[1]
+    assert "answer" not in asking.history(served.desk, account)[0]._mapping
+    served.desk.effort = Effort(size=0.0, rate=0.0)
+    for path in ("/answers/1", "/answers/1/answer.csv", "/answers/1/answer.json"):
+        assert ann.page(path).status_code == 429
+
+
+def test_questions_that_are_planned_hold_up_no_page_of_others(another, monkeypatch):
+    served = another()
+    ann, bob = (served.person(name, "analyst", allocation=1.0) for name in ("ann", "bob"))
+    served.warm()
+    going, planned = threading.Event(), asking._planned
+
+    def slowly(*words):
+        assert going.wait(30)
+        return planned(*words)
+
+    monkeypatch.setattr(asking, "_planned", slowly)
+
+    async def together():
+        headers = {"authorization": f"Bearer {ann.token}"}
+        body = {"sql": "SELECT COUNT(*) FROM people", "epsilon": 9.0}
+        path = "/api/v1/tables/people/"
+        dear = [
+            asyncio.create_task(served.send_async("POST", path + way, headers=headers, json=body))
+            for way in ["query", "expect"] * 50
+        ]
+        await asyncio.sleep(1)
+        try:
+            page = await asyncio.wait_for(served.send_async("GET", "/account", cookies=bob.cookies), 10)
+        finally:
+            going.set()
+        return page.status_code, {one.status_code for one in await asyncio.gather(*dear)}
+
+    assert asyncio.run(together()) == (200, {409, 200})

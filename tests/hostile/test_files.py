@@ -30,7 +30,7 @@ from sfumato.local.columns import ReportedColumn
 from sfumato.local.release import read_people
 from sfumato.query import Policy, Table, draft_policy, policy_from_dict
 from sfumato.query.check import check_file
-from sfumato.query.columns import columns_of
+from sfumato.query.draft import columns_of
 from sfumato.query.engines import open_engine
 from sfumato.randomness import SecretStream
 

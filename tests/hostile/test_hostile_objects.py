@@ -28,7 +28,7 @@ from sfumato.desk.database import Database
 from sfumato.errors import DataUnavailable, InvalidInput, LedgerError, SfumatoError
 from sfumato.ledger import Budget, Ledger
 from sfumato.query import Table, in_memory, parse_query, policy_from_dict, sources
-from sfumato.query.columns import columns_of
+from sfumato.query.draft import columns_of
 from sfumato.query.engines import open_engine
 
 POLICY = policy_from_dict(

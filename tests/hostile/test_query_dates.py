@@ -29,7 +29,7 @@ from sfumato.errors import DataError, InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, Table, policy_from_dict
 from sfumato.query.engines import Engine
-from sfumato.query.given_rows import given_rows
+from sfumato.query.sources import given_rows
 
 SQL = [
     "SELECT COUNT(*), AVG(EXTRACT(year FROM seen)) FROM t WHERE seen > '2000-01-01'",

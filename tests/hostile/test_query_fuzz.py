@@ -25,14 +25,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfumato.errors import DataError
-from sfumato.query import QueryRefused, Table, compilation, policy_from_dict, sanitizing
-from sfumato.query.compilation import compiled
+from sfumato.query import QueryRefused, Table, policy_from_dict, sanitizing
 from sfumato.query.engines import Engine
-from sfumato.query.expressions import CONDITION, NUMBER, Expression, columns_of, kind_of
+from sfumato.query.expressions.base import (
+    CONDITION,
+    NUMBER,
+    Expression,
+    Range,
+    check_values,
+    columns_of,
+    translated,
+)
 from sfumato.query.names import Names
-from sfumato.query.ranges import check_values, range_of
 from sfumato.query.reading import parsed
-from sfumato.query.translation import translated
 
 EXPRESSIONS = int(os.environ.get("SFUMATO_FUZZ", "3000"))
 BATCH = 100
@@ -181,7 +186,7 @@ class Hostile:
     def check(self, expressions: dict[str, Expression]) -> None:
         """Every expression on every row of each table: no error, and numbers where their range says."""
         table = self.engine.declared(POLICY)
-        values = {f"e{i}": compiled(item, table, POLICY) for i, item in enumerate(expressions.values())}
+        values = {f"e{i}": item.sql(table, POLICY) for i, item in enumerate(expressions.values())}
         text = str(self.engine.connection.compile(table.select(**values)))
         assert TABLE in text
         checks = [check_of(source, expression) for source, expression in expressions.items()]
@@ -193,8 +198,8 @@ class Hostile:
 
 def check_of(text: str, expression: Expression) -> Callable[[Any], None]:
     """What every value of an expression must be, worked out once."""
-    kind = kind_of(expression, POLICY)
-    found = range_of(expression, POLICY) if kind == NUMBER else None
+    kind = expression.kind(POLICY)
+    found = expression.range(POLICY) if kind == NUMBER else None
 
     def check(value: Any) -> None:
         if value is None:
@@ -532,7 +537,7 @@ def test_a_quotient_that_is_not_rounded_is_found_out(
     on_duckdb: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotage: products and quotients keep their last bits, from which the next one could underflow."""
-    monkeypatch.setattr(compilation, "_snapped", lambda value, found: value)
+    monkeypatch.setattr(Range, "snap", lambda found, value: value)
     assert is_found_out(on_duckdb)
 
 

@@ -25,8 +25,8 @@ from sfumato.ledger import Ledger
 from sfumato.query import Policy, QueryRefused, Table, bounding, choosing, parse_query, policy_from_dict
 from sfumato.query import table as table_module
 from sfumato.query.aggregates import measures_for
-from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
+from sfumato.query.joined_rows import early_sums
 from sfumato.query.measures import Counted, Measure
 from sfumato.query.plan import public_keys, scope, touched_unit
 
@@ -297,9 +297,9 @@ def test_only_sums_that_are_the_same_are_made_before_the_join() -> None:
 
     def is_early(sql: str, rule: Policy) -> bool:
         plan = parse_query(sql, rule)
-        keys = public_keys(plan, scope(plan, rule))
-        measures = measures_for(plan, scope(plan, rule))
-        return early_sums(engine, plan, measures, rule, keys=keys, salt="s") is not None
+        rows = scope(plan, rule)
+        asked = bounding.Bounding(plan, measures_for(plan, rows), rows, public_keys(plan, rows), "s")
+        return early_sums(engine, asked, rule) is not None
 
     assert all(is_early(sql, rule) for sql in EARLY)
     assert not any(is_early(sql, policy(3, 2, 2)) for sql in EARLY)  # several partners of a person

@@ -18,7 +18,7 @@ from sfumato.accounting import Budget
 from sfumato.policy import Unit
 from sfumato.query import Column, Policy, QueryRefused, Table, parse_query
 from sfumato.query.aggregates import FUNCTIONS
-from sfumato.query.ranges import MOST_NESTED
+from sfumato.query.expressions.base import MOST_NESTED
 from sfumato.query.reading import MOST_AGGREGATES, MOST_BRACKETS
 from sfumato.query.release import add_noise
 from sfumato.randomness import SecretStream
@@ -320,7 +320,7 @@ def test_noise_is_drawn_in_parts() -> None:
 
 
 def _at_once(asked: Table, exact: Any, groups: Any) -> tuple[Any, Any]:
-    from sfumato.query.exact import by_group, cells_by_group
+    from sfumato.query.shaping import by_group, cells_by_group
 
     cells = [cells_by_group(found, groups, ["key0"], tree.cells) for tree, found in exact.cells]
     return by_group(exact.sums, groups, ["key0"]), cells

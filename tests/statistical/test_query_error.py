@@ -18,11 +18,10 @@ from scipy import stats
 from sfumato.accounting import gaussian_noise_multiplier
 from sfumato.query import Policy, Table, parse_query, policy_from_dict, pricing
 from sfumato.query.aggregates import estimate
-from sfumato.query.exact import by_group, cells_by_group
 from sfumato.query.measures import Cells
-from sfumato.query.noise import WholeGaussian, WholeLaplace
-from sfumato.query.pricing import KeySelection, Spending
+from sfumato.query.pricing import KeySelection, Spending, WholeGaussian, WholeLaplace
 from sfumato.query.release import NoisyEstimate, add_noise
+from sfumato.query.shaping import by_group, cells_by_group
 from sfumato.randomness import SecretStream, public_generator
 
 WORLDS = 4000

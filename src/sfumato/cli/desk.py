@@ -143,8 +143,9 @@ def password(name: Name, config: Config, json: show.Json = False) -> None:
     from sfumato.desk import accounts
 
     fresh = accounts.fresh_password()
+    stored = accounts.hashed(fresh)
     with _opened(config) as desk, desk.database.write() as connection:
-        accounts.set_password(connection, accounts.by_name(connection, name).id, fresh)
+        accounts.set_password(connection, accounts.by_name(connection, name).id, stored)
         _noted(desk, "user password", name)
     if json:
         show.emit_json({"name": name, "password": fresh})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sfumato.accounting import DpEvent, Relation
     from sfumato.ledger import Ledger
     from sfumato.query import ExpectedError, Table
-    from sfumato.query.trying import Trial
+    from sfumato.query.dry_run import Trial
 
 
 def room(ledger: Ledger, events: Sequence[DpEvent], *, relation: Relation, unit: str) -> dict[str, float]:

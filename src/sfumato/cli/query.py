@@ -88,7 +88,7 @@ def ask(
     """
     from sfumato.policy import declares_study
     from sfumato.query import KeptAnswers, Table, load_policy
-    from sfumato.query.opening import open_ledger
+    from sfumato.query.answer import open_ledger
 
     if declares_study(policy):
         only = {"--epsilon", "--split", "--out", "--json"}
@@ -247,7 +247,7 @@ def bounds(
     Example: sfumato query bounds people.toml income --epsilon 0.1
     """
     from sfumato.query import Table, load_policy
-    from sfumato.query.opening import open_ledger
+    from sfumato.query.answer import open_ledger
 
     rules = load_policy(policy)
     with open_ledger(rules, policy) as ledger:

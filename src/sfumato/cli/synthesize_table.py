@@ -43,7 +43,7 @@ def synthesize_table(
     json: bool,
 ) -> None:
     """Plan, charge, measure, draw, and say what it cost; or only the price."""
-    from sfumato.query.opening import open_ledger
+    from sfumato.query.answer import open_ledger
     from sfumato.synthesis import Places, Request
     from sfumato.synthesis.inference import load_mbi
 

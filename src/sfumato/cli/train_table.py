@@ -118,7 +118,7 @@ def _paid_by(given: dict[str, Any]) -> dict[str, float]:
 
 def _open_ledger(policy: Policy, given: dict[str, Any]) -> Ledger:
     """The policy's own and no other: a second one would have a budget of its own."""
-    from sfumato.query.opening import open_ledger
+    from sfumato.query.answer import open_ledger
 
     book = open_ledger(policy, Path(given["policy"]))
     return book.spend_under(given.get("allocation"), purpose=given.get("purpose"))

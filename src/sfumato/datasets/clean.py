@@ -23,6 +23,10 @@ REPAIRED = "bytes that are not UTF-8, each read as U+FFFD"
 MOVED = "a day outside the years 1 to 9999, read as the nearest one inside"
 _SHOWN = 20  # line numbers of each fault that are kept
 BATCH = 1 << 16  # rows
+MOST_CHARACTERS = 1000
+"""Of a text; engines get one character more, by which they tell that a text is longer."""
+_ENCODED = 1 << 28  # bytes of a row group, beyond which few rows are read at a time
+_FEW = 1 << 8
 
 
 @dataclass
@@ -79,6 +83,7 @@ def clean_copy(
         tally = Tally()
         copy.write(rows(tally))
         report(tally)
+    copy.remove_stale()
     return copy.path
 
 
@@ -122,16 +127,34 @@ def parquet_rows(path: Path, columns: Sequence[str], tally: Tally) -> Iterator[p
             f"expected each declared column once in {path.name}, in whatever letter case; rename one"
         )
     schema = pa.schema([one for (one,) in stored.values()])
+    held: list[pa.Table] = []
     for part in chain([schema.empty_table()], _batches(path, schema.names)):
-        yield plain(part.rename_columns(list(stored)), tally)
+        held.append(_read(path, part.rename_columns(list(stored)), tally))
+        if sum(one.num_rows for one in held) >= BATCH:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
 
 
-def _parquet(path: Path) -> Any:
+def _read(path: Path, part: pa.Table, tally: Tally) -> pa.Table:
+    """The part in plain types; a file may hold values that its own types do not allow."""
+    import pyarrow as pa
+
+    try:
+        return plain(part, tally)
+    except (OverflowError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise DataCorrupted(
+            f"{path} has a column whose values cannot be read in its type; write it in a plainer type"
+        ) from error
+
+
+def _parquet(path: Path, **options: Any) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path)
+        return parquet.ParquetFile(path, **options)
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise DataCorrupted(f"{path} is not a sound Parquet file; check that it is whole") from error
 
@@ -141,11 +164,39 @@ def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
 
     try:
         if columns:
-            for batch in _parquet(path).iter_batches(batch_size=BATCH, columns=list(columns)):
+            file, rows = _in_parts(path, columns)
+            for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                 # They come in the file's order.
                 yield pa.Table.from_batches([batch.select(list(columns))])
     except (OSError, pa.ArrowException) as error:
         raise DataCorrupted(f"{path} is not a sound Parquet file; check that it is whole") from error
+
+
+def _in_parts(path: Path, columns: Sequence[str]) -> tuple[Any, int]:
+    """The file, with texts that repeat kept once where it keeps them so, and how many rows to read at once."""
+    file = _parquet(path)
+    groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+    parts = [group.column(place) for group in groups for place in range(group.num_columns)]
+    parts = [part for part in parts if part.path_in_schema in columns]
+    plainly = {
+        part.path_in_schema
+        for part in parts
+        if not any("DICTIONARY" in one for one in part.encodings)
+        or any("DELTA" in one for one in part.encodings)
+    }
+    texts = [one.name for one in file.schema_arrow if one.name in columns and one.name not in plainly]
+    texts = [name for name in texts if _is_stored_text(file.schema_arrow.field(name).type)]
+    largest = max((part.total_uncompressed_size for part in parts), default=0)
+    return _parquet(path, read_dictionary=texts), BATCH if largest <= _ENCODED else _FEW
+
+
+def _is_stored_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    kinds = pa.types
+    texts = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary,
+             kinds.is_large_binary, kinds.is_binary_view)  # fmt: skip
+    return any(holds(kind) for holds in texts)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
@@ -155,9 +206,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     kinds = pa.types
     if kinds.is_dictionary(kind):
         return plain_type(kind.value_type)
-    texts = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary,
-             kinds.is_large_binary, kinds.is_binary_view)  # fmt: skip
-    if kind == pa.uuid() or any(holds(kind) for holds in texts):
+    if kind == pa.uuid() or _is_stored_text(kind):
         return pa.large_string()
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
@@ -215,21 +264,45 @@ def _different(one: pa.ChunkedArray, other: pa.ChunkedArray) -> list[int]:
 
 
 def _texts_in_utf8(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[int]]:
-    """The texts of a column, and the places of those that were repaired."""
+    """The start of each text of a column, and the places of those that were repaired."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if column.type == pa.uuid():
+    if column.type == pa.uuid() or (
+        pa.types.is_dictionary(column.type) and column.type.value_type == pa.uuid()
+    ):
         texts = [None if value is None else str(value) for value in column.to_pylist()]
         return pa.chunked_array([texts], pa.large_string()), []
-    stored = column.cast(pa.large_binary())
+    stored = pa.chunked_array([_start(chunk) for chunk in column.chunks], pa.large_binary())
     with contextlib.suppress(pa.ArrowInvalid):
-        return stored.cast(pa.large_string()), []  # it looks at every byte
+        texts = stored.cast(pa.large_string())  # it looks at every byte
+        return pc.utf8_slice_codeunits(texts, 0, MOST_CHARACTERS + 1) if _are_long(stored) else texts, []
     found = stored.to_pylist()
-    decoded = [None if value is None else value.decode(errors="replace") for value in found]
+    decoded = [
+        None if value is None else value.decode(errors="replace")[: MOST_CHARACTERS + 1] for value in found
+    ]
     pairs = zip(decoded, found, strict=True)
     changed = [
-        place for place, (text, value) in enumerate(pairs) if text is not None and text.encode() != value
+        place
+        for place, (text, value) in enumerate(pairs)
+        if text is not None and not value.startswith(text.encode())
     ]
     return pa.chunked_array([decoded], pa.large_string()), changed
+
+
+def _start(texts: pa.Array) -> pa.Array:
+    """The bytes of each text in which the characters are that are kept; of texts kept once, cut once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(texts.type):
+        return pa.DictionaryArray.from_arrays(texts.indices, _start(texts.dictionary)).dictionary_decode()
+    stored = texts.cast(pa.large_binary())
+    return pc.binary_slice(stored, 0, 4 * (MOST_CHARACTERS + 1)) if _are_long(stored) else stored
+
+
+def _are_long(stored: pa.Array | pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc
+
+    longest = pc.max(pc.binary_length(stored)).as_py()
+    return longest is not None and longest > MOST_CHARACTERS

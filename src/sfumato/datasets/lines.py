@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 LONGEST_LINE = 1 << 20  # bytes; a longer line is left out by itself
 BLOCK = 1 << 23  # bytes read at a time
-_MARK = b"\xef\xbb\xbf"  # which some programs put before UTF-8
+MARK = b"\xef\xbb\xbf"  # which some programs put before UTF-8
 _NEWLINE, _QUOTE = 10, 34
 
 Integers = npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ def blocks(file: BinaryIO, *, size: int = BLOCK) -> Iterator[bytes]:
 
 def _without_marks(text: bytes) -> bytes:
     """Without the mark before any line: after the first line alone it would matter which line is the first."""
-    return text.replace(b"\n" + _MARK, b"\n").removeprefix(_MARK) if _MARK in text else text
+    return text.replace(b"\n" + MARK, b"\n").removeprefix(MARK) if MARK in text else text
 
 
 def judge(text: bytes, *, fields: int, delimiter: str) -> Lines:

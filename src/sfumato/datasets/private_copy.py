@@ -2,7 +2,8 @@
 
 A copy is in a folder `.sfumato` beside its source, or in the user's cache folder where that cannot be
 written. It is found again by the source's place, time and size and by how it is read: by nothing of its
-content, and by no digest of it. When one of these changes, the copy is made anew and the old one is removed.
+content, and by no digest of it. When one of these changes, the copy is made anew; the old one is removed when
+the copy is looked for a day later.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER = ".sfumato"
-_VERSION = 2  # of what a copy holds
+_VERSION = 3  # of what a copy holds
 _DAY = 86_400.0
 _TICK = 50_000_000  # nanoseconds; clocks of file systems tick every 10 ms and faster
 
@@ -86,15 +88,24 @@ class PrivateCopy:
             _write_parquet(temporary, parts)
             if not self.source.holds():
                 raise DataError(f"{self.source.path} changed while it was read; ask again when it is at rest")
-        self._remove_stale()
 
-    def _remove_stale(self) -> None:
-        for old in self.folder.glob(f"{self.family}-*"):
-            if old != self.path:
-                old.unlink(missing_ok=True)
-        for part in self.folder.glob(f".{self.family}-*.part"):
-            if time.time() - part.stat().st_mtime > _DAY:  # left over by a process that died
-                part.unlink(missing_ok=True)
+    def remove_stale(self) -> None:
+        """Remove what a process that died left over, and copies that had a newer one for a day.
+
+        Another process may have been charged for a question to one that was made anew a moment ago.
+        """
+        with contextlib.suppress(FileNotFoundError):  # another process removes them too
+            copies = sorted(self.folder.glob(f"{self.family}-*"), key=_made)
+            for old, newer in pairwise(copies):
+                if old != self.path and time.time() - _made(newer) > _DAY:
+                    old.unlink()
+            for part in self.folder.glob(f".{self.family}-*.part"):
+                if time.time() - _made(part) > _DAY:
+                    part.unlink()
+
+
+def _made(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def _write_parquet(path: Path, parts: Iterable[pa.Table]) -> None:

@@ -187,6 +187,7 @@ def _parsed(text: bytes, names: Sequence[str], form: TextForm, columns: Sequence
     if not text:
         return schema.empty_table()
     labels = [f"f{place}" for place in range(len(names))]
+    text = lines.MARK + text  # Arrow takes a mark off the first line: this one, whatever the line begins with
     found = csv.read_csv(
         pa.BufferReader(text),
         read_options=csv.ReadOptions(column_names=labels, block_size=len(text) + 1, use_threads=False),

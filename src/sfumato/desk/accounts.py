@@ -15,7 +15,7 @@ from typing import Any
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, func, select, true
 
 from sfumato import _validate
 from sfumato.desk import database as db
@@ -46,6 +46,7 @@ class Account:
         role: What they may do.
         team: Whose allocations and questions they share.
         grant: The allocation that their API token is for, if they came with one.
+        epoch: Of the account when its password was verified: sessions and tokens of another one are over.
     """
 
     id: int
@@ -53,6 +54,7 @@ class Account:
     role: Role
     team: str
     grant: int | None = None
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +84,16 @@ def key_of(name: str) -> str:
 
 
 def add(
-    connection: Connection, name: str, *, role: str, team: str | None = None, password: str | None = None
-) -> tuple[Account, str]:
-    """A new account, with the password it was given or a fresh one."""
+    connection: Connection, name: str, *, role: str, team: str | None = None, stored: str | None = None
+) -> Account:
+    """Add an account, with the hash of its password; without one it cannot sign in."""
     name = checked_name(name)
     role = Role(_validate.one_of("role", role, [str(one) for one in Role]))
     team = checked_name(team or name, "team")
-    password = fresh_password() if password is None else checked_password(password)
     check_free(connection, name)
     values = {"name": name, "key": key_of(name), "role": str(role), "team": team, "disabled": False}
-    number = db.inserted(connection, db.accounts, **values, password=hashed(password), created=time.time())
-    return Account(id=number, name=name, role=role, team=team), password
+    number = db.inserted(connection, db.accounts, **values, password=stored, created=time.time())
+    return Account(id=number, name=name, role=role, team=team)
 
 
 def check_free(connection: Connection, name: str) -> None:
@@ -126,7 +127,8 @@ def by_id(connection: Connection, number: int) -> Account | None:
 
 
 def account_of(row: Row[tuple[object, ...]], grant: int | None = None) -> Account:
-    return Account(id=row.id, name=row.name, role=Role(row.role), team=row.team, grant=grant)
+    kept = {"id": row.id, "name": row.name, "role": Role(row.role), "team": row.team}
+    return Account(**kept, grant=grant, epoch=row.epoch or 0)
 
 
 def names(connection: Connection) -> dict[int, str]:
@@ -150,7 +152,8 @@ def checked_password(password: str) -> str:
 
 
 def hashed(password: str) -> str:
-    return _HASHER.hash(password)
+    """Return the hash of a new password; it takes some time, so no transaction may wait for it."""
+    return _HASHER.hash(checked_password(password))
 
 
 def signs_in(
@@ -218,9 +221,19 @@ def _verified(stored: str, password: str) -> bool:
         return False
 
 
-def set_password(connection: Connection, number: int, password: str) -> None:
-    """Set a new password, and end the account's sessions and tokens."""
-    _change(connection, number, password=hashed(checked_password(password)))
+def set_password(connection: Connection, number: int, stored: str, *, epoch: int | None = None) -> bool:
+    """Set the hash of a new password, and end the account's sessions and tokens.
+
+    Args:
+        connection: A transaction.
+        number: The account.
+        stored: The hash.
+        epoch: In which the old password was verified, if it was.
+
+    Returns:
+        False, and nothing is changed, if the account has another epoch by now.
+    """
+    return _change(connection, number, epoch, password=stored)
 
 
 def close(connection: Connection, number: int, *, disabled: bool = True) -> None:
@@ -228,10 +241,17 @@ def close(connection: Connection, number: int, *, disabled: bool = True) -> None
     _change(connection, number, disabled=disabled)
 
 
-def _change(connection: Connection, number: int, **values: Any) -> None:
-    connection.execute(db.accounts.update().where(db.accounts.c.id == number).values(**values))
-    connection.execute(db.sessions.delete().where(db.sessions.c.account == number))
-    connection.execute(db.tokens.update().where(db.tokens.c.account == number).values(revoked=True))
+def _change(connection: Connection, number: int, epoch: int | None = None, **values: Any) -> bool:
+    """Begin another epoch of an account: what was verified in an earlier one is over, and stays so."""
+    now = func.coalesce(db.accounts.c.epoch, 0)
+    mine = (db.accounts.c.id == number) & (true() if epoch is None else now == epoch)
+    return bool(connection.execute(db.accounts.update().where(mine).values(**values, epoch=now + 1)).rowcount)
+
+
+def of_now(table: Table) -> ColumnElement[bool]:
+    """Whether a session or token is of its account's epoch, and the account open."""
+    same = func.coalesce(table.c.epoch, 0) == func.coalesce(db.accounts.c.epoch, 0)
+    return same & db.accounts.c.disabled.is_(False)
 
 
 # Tokens
@@ -247,7 +267,8 @@ def add_token(connection: Connection, account: Account, *, purpose: str, grant: 
     token = "sfd_" + secrets.token_urlsafe(32)
     purpose = checked_line("purpose", purpose)
     values = {"account": account.id, "digest": digest_of(token), "purpose": purpose, "grant": grant}
-    connection.execute(db.tokens.insert().values(**values, created=time.time(), revoked=False))
+    values |= {"epoch": account.epoch, "created": time.time(), "revoked": False}
+    connection.execute(db.tokens.insert().values(**values))
     return token
 
 
@@ -259,7 +280,7 @@ def by_token(connection: Connection, token: str) -> Account | None:
         .where(
             db.tokens.c.digest == digest_of(token),
             db.tokens.c.revoked.is_(False),
-            db.accounts.c.disabled.is_(False),
+            of_now(db.tokens),
         )
     ).first()
     return None if found is None else account_of(found, found.grant)

@@ -23,6 +23,7 @@ from sfumato.desk import accounts, approvals, grants
 from sfumato.desk import database as db
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.approvals import Officers
+from sfumato.desk.grants import Wanted
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.rule import counted_event
@@ -210,6 +211,19 @@ def _approve(desk: Desk, officers: Officers, words: Words, _: str) -> None:
     approvals.approve(desk, officers, words["request"])
 
 
+def _title_aside(desk: Desk, words: Words) -> str:
+    wanted = Wanted(**words["wanted"])
+    grants.check_size(wanted)
+    what = f"{wanted.in_words()} of {words['dataset']} for {wanted.team}: {wanted.purpose}"
+    return f"set aside {what}; {words['reason']}"
+
+
+def _aside(desk: Desk, officers: Officers, words: Words, _: str) -> None:
+    by = " and ".join(officer.name for officer in officers)
+    said = f"set aside by {by}: {words['reason']}"
+    grants.give(desk, desk.dataset(words["dataset"]), Wanted(**words["wanted"]), said=said)
+
+
 def _plan(desk: Desk, words: Words) -> Any:
     from sfumato.governance import Plan
 
@@ -254,8 +268,9 @@ def _title_add(desk: Desk, words: Words) -> str:
 
 def _add(desk: Desk, officers: Officers, words: Words, password: str) -> None:
     _check_role(words["role"])
+    stored = accounts.hashed(password)
     with desk.database.write() as connection:
-        accounts.add(connection, words["name"], role=words["role"], team=words["team"], password=password)
+        accounts.add(connection, words["name"], role=words["role"], team=words["team"], stored=stored)
 
 
 def _check_role(role: str) -> None:
@@ -276,8 +291,9 @@ def _title_password(desk: Desk, words: Words) -> str:
 
 def _password(desk: Desk, officers: Officers, words: Words, password: str) -> None:
     _account(desk, words)
+    stored = accounts.hashed(password)
     with desk.database.write() as connection:
-        accounts.set_password(connection, words["account"], password)
+        accounts.set_password(connection, words["account"], stored)
 
 
 def _title_open(desk: Desk, words: Words) -> str:
@@ -299,6 +315,7 @@ def _account(desk: Desk, words: Words) -> str:
 
 ACTS: Mapping[str, Act] = {
     "approve": Act(title=_title_approve, do=_approve),
+    "aside": Act(title=_title_aside, do=_aside),
     "charge": Act(title=_title_charge, do=_charge),
     "record": Act(title=_title_record, do=_record),
     "add": Act(title=_title_add, do=_add, password=True),

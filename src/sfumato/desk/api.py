@@ -126,10 +126,10 @@ async def query(request: Request, name: Name, asked: Asked) -> dict[str, Any]:
 
 @router.post("/tables/{name}/expect", responses=_REFUSALS, response_model=Expectation, tags=["ask"])
 @allow(Role.ANALYST)
-def expect(request: Request, name: Name, asked: Asked) -> Expectation:
+async def expect(request: Request, name: Name, asked: Asked) -> Expectation:
     """Tell how wrong an answer would be. Nothing is spent."""
     desk: Desk = request.app.state.desk
-    found = asking.expect(desk, request.state.account, dataset_of(desk, name), asked.question())
+    found = await asking.expect(desk, request.state.account, dataset_of(desk, name), asked.question())
     errors = [
         ErrorOfColumn(column=one.column, half_width=one.half_width, unit=one.in_units_of, rows=one.rows)
         for one in found.errors

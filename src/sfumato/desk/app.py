@@ -92,7 +92,7 @@ async def _write_counts(desk: Desk) -> None:
 
 
 def _said(request: Request, status: int, sentence: str, **more: Any) -> Response:
-    if request.url.path.startswith(gate.API):
+    if request.scope["path"].startswith(gate.API):
         return JSONResponse({"error": sentence, **more}, status_code=status)
     return pages.error_page(request, status, sentence)
 
@@ -102,7 +102,7 @@ def _stopped(request: Request, error: Exception) -> Response:
     response = _said(request, error.status, error.sentence)
     if error.seconds is not None:
         response.headers["retry-after"] = f"{error.seconds:.0f}"
-    if error.status == 401 and request.url.path.startswith(gate.API):
+    if error.status == 401 and request.scope["path"].startswith(gate.API):
         response.headers["www-authenticate"] = "Bearer"
     return response
 

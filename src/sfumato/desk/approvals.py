@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select
@@ -33,6 +34,7 @@ def request(
     reason = checked_line("reason", reason)
     if grant is not None:
         wanted = _more(desk, wanted, dataset, grant)
+    grants.check_size(wanted)
     with desk.database.write() as connection:
         waiting = connection.execute(
             select(db.requests.c.id).where(
@@ -75,26 +77,36 @@ def approve(desk: Desk, officers: Officers, number: int) -> None:
         Refused: If it was decided already.
         InvalidInput: If so much is not left. It stays open.
     """
-    with DECIDING:
+    with _deciding(desk, number) as dataset:
         with desk.database.write() as connection:
             row = waiting_request(connection, number)
-            dataset = desk.dataset(row.dataset)
             said = _said(connection, row, officers)
             wanted = wanted_of(row)
             grant = grants.plan(connection, desk, dataset, wanted, said=said, grant=row.grant, request=number)
-            _decide(connection, number, officers[-1], APPROVED, grant)
-        grants.settle_or_undo(desk, dataset, grant)
+            grants.decide(connection, [number], OPEN, decided_by=officers[-1].id, grant=grant)
+        grants.settle(desk, dataset, grant)
 
 
 def decline(desk: Desk, officer: Account, number: int) -> None:
     """Decline a request; the ledger gets a line that says so."""
-    with desk.database.write() as connection:
-        row = waiting_request(connection, number)
-        asker, words = accounts.names(connection).get(row.account, ""), wanted_of(row).in_words()
-        _decide(connection, number, officer, DECLINED, row.grant)
-        desk.dataset(row.dataset).ledger.note(
-            f"request {number} of {asker} for {words} declined by {officer.name}: {row.reason}"
-        )
+    with _deciding(desk, number) as dataset:
+        with desk.database.read() as connection:
+            row = waiting_request(connection, number)
+            asker, words = accounts.names(connection).get(row.account, ""), wanted_of(row).in_words()
+        dataset.ledger.note(f"request {number} of {asker} for {words} declined by {officer.name}: {row.reason}")
+        with desk.database.write() as connection:
+            grants.decide(connection, [number], DECLINED, decided_by=officer.id, decided=time.time())
+
+
+@contextmanager
+def _deciding(desk: Desk, number: int) -> Iterator[Dataset]:
+    """The data set of a request, for one decision at a time, once all earlier ones are complete or undone."""
+    with DECIDING:
+        with desk.database.read() as connection:
+            dataset = desk.dataset(waiting_request(connection, number).dataset)
+        for grant in grants.planned(desk, dataset, of_requests=True):
+            grants.resolve(desk, dataset, grant)
+        yield dataset
 
 
 def waiting(desk: Desk, team: str | None = None) -> list[Any]:
@@ -128,19 +140,6 @@ def waiting_request(connection: Connection, number: int) -> Any:
     if row is None or row.state in DECIDED:
         raise Refused("expected a request that waits; it was decided already, or there is none")
     return row
-
-
-def _decide(connection: Connection, number: int, officer: Account, state: str, grant: int | None) -> None:
-    connection.execute(
-        db.requests.update()
-        .where(db.requests.c.id == number)
-        .values(
-            state=state,
-            grant=grant,
-            decided_by=officer.id,
-            decided=time.time(),
-        )
-    )
 
 
 def _said(connection: Connection, row: Any, officers: Officers) -> str:

@@ -27,7 +27,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest
 from sfumato.query import Answer, QueryRefused
 from sfumato.query.dry_run import ExpectedError
-from sfumato.query.stages import Planned, Ready
+from sfumato.query.pricing import Planned, Ready
 from sfumato.query.table import RELATION
 
 LONGEST_QUESTION = 10_000
@@ -96,13 +96,17 @@ def allocated_to(dataset: Dataset, account: Account, grant: Grant) -> Allocated:
     return Allocated(dataset.ledger, grant.shares, who=account.name)
 
 
-def expect(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Expected:
+async def expect(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Expected:
     """How wrong the answer would be, and whether it would be paid. Nothing is spent or read.
 
     Raises:
         QueryRefused: If it cannot be answered privately.
         NoAllocation: If nothing was set aside for the asker.
     """
+    return await desk.planning.run(f"account {account.id}", _expected, desk, account, dataset, question)
+
+
+def _expected(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Expected:
     grant = grant_for(desk, account, dataset, question.grant)
     allocated = allocated_to(dataset, account, grant)
     with effort_of(desk, account, alone=False):
@@ -173,7 +177,8 @@ async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question
     """
     await _opened(dataset)
     arrived = time.time()
-    asked = await asyncio.to_thread(_ready_to_ask, desk, account, dataset, question)
+    words = desk, account, dataset, question
+    asked = await desk.planning.run(f"account {account.id}", _ready_to_ask, *words)
     number: int = await asyncio.wrap_future(
         desk.database.soon(lambda connection: db.inserted(connection, db.questions, **asked.row))
     )
@@ -310,11 +315,12 @@ def finish(desk: Desk) -> None:
 
 
 def history(desk: Desk, account: Account, *, count: int = 50) -> list[Any]:
-    """The newest questions of the asker's team."""
+    """The newest questions of the asker's team, without their answers."""
+    shown = [column for column in db.questions.columns if column is not db.questions.c.answer]
     with desk.database.read() as connection:
         return list(
             connection.execute(
-                select(db.questions, db.accounts.c.name.label("asker"))
+                select(*shown, db.accounts.c.name.label("asker"))
                 .join(db.accounts, db.accounts.c.id == db.questions.c.account)
                 .where(db.questions.c.team == account.team)
                 .order_by(db.questions.c.id.desc())

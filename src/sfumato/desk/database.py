@@ -72,6 +72,7 @@ accounts = Table(
     Column("subject", Text, unique=True),  # who it is for an OpenID provider
     Column("disabled", Boolean, nullable=False, default=False),
     Column("created", Float, nullable=False),
+    Column("epoch", Integer),  # how often the password changed or the account was closed; None is 0
 )
 tokens = Table(
     "tokens",
@@ -83,6 +84,7 @@ tokens = Table(
     Column("grant", ForeignKey("grants.id")),
     Column("created", Float, nullable=False),
     Column("revoked", Boolean, nullable=False, default=False),
+    Column("epoch", Integer),  # of the account, when it was made
 )
 sessions = Table(
     "sessions",
@@ -92,6 +94,7 @@ sessions = Table(
     Column("csrf", String(64), nullable=False),
     Column("created", Float, nullable=False),
     Column("seen", Float, nullable=False),
+    Column("epoch", Integer),  # of the account, when its password was verified
 )
 failures = Table(
     "failures",
@@ -215,6 +218,8 @@ jobs = Table(
     Column("created", Float, nullable=False),
     Column("started", Float),
     Column("ended", Float),
+    Column("origin", String(80)),  # by which its ledger knows what it reserved; None of an older desk's jobs
+    Column("folder", String(80)),  # of its newest try, below that of all runs
 )
 _UNPAID = {questions: false(), jobs: false(), shares: shares.c.made.is_(False)}
 """Rows for which a ledger has not paid, of the tables of those for which it may have."""

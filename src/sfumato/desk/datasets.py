@@ -19,7 +19,7 @@ from sfumato.ledger.charge import add_charges
 from sfumato.ledger.state import State
 from sfumato.policy import Column, Policy
 from sfumato.query import Table
-from sfumato.query.opening import ledger_place, make_ledger
+from sfumato.query.answer import ledger_place, make_ledger
 
 MOST_WAITING = 1000
 """Questions of one data set that may wait; later ones are refused before anything is spent."""

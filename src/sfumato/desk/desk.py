@@ -13,10 +13,10 @@ from sfumato.desk import acts, grants, trail
 from sfumato.desk import database as db
 from sfumato.desk.config import Settings, load_settings
 from sfumato.desk.database import Database
-from sfumato.desk.datasets import Dataset, open_datasets
+from sfumato.desk.datasets import MOST_WAITING, Dataset, open_datasets
 from sfumato.desk.pace import Pace
 from sfumato.desk.sessions import Visits
-from sfumato.desk.throttle import Buckets, Effort, Tries
+from sfumato.desk.throttle import Buckets, Effort, Tries, Turns
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
 
@@ -39,6 +39,8 @@ class Desk:
     visitors: Buckets = field(default_factory=lambda: Buckets(size=300, rate=10.0))
     arrivals: Buckets = field(default_factory=lambda: Buckets(size=3000, rate=100.0))
     effort: Effort = field(default_factory=lambda: Effort(size=60.0, rate=0.1))
+    planning: Turns = field(default_factory=lambda: Turns(at_once=2, of_one=MOST_WAITING))
+    showing: Turns = field(default_factory=lambda: Turns(at_once=2, of_one=6))
     visits: Visits = field(default_factory=Visits)
     counted: trail.Counted = field(init=False)
 

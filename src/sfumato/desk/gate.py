@@ -167,7 +167,7 @@ async def gate(request: Request) -> None:
 
 
 async def _who(request: Request, desk: Desk) -> None:
-    if request.url.path.startswith(API):
+    if request.scope["path"].startswith(API):
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and token:
             request.state.account = await asyncio.to_thread(_by_token, desk, token.strip())

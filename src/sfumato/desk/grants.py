@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, select, true
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from sfumato.desk.datasets import Dataset
     from sfumato.desk.desk import Desk
 
-_JOB = re.compile(r"desk job (\d+): ")
+_JOB = re.compile(r"desk job (\d+)(?: \((desk:[^)]*)\))?: ")
 _COLUMNS = ("id", "dataset", "team", "purpose", "epsilon", "period")
+SMALLEST = 1e-6
+"""ε of the smallest share: an answer for less would be noise alone."""
 DECIDING = threading.Lock()
 """Held from a plan of shares until the ledger has set them aside."""
 
@@ -91,6 +93,12 @@ class Grant:
     shares: tuple[str, ...]
 
 
+def check_size(wanted: Wanted) -> None:
+    """Refuse an allocation that is too small for a ledger to count in."""
+    if wanted.epsilon < SMALLEST:
+        raise InvalidInput(f"expected epsilon >= {SMALLEST:g}, got epsilon={wanted.epsilon:g}; ask for more")
+
+
 def plan(
     connection: Connection,
     desk: Desk,
@@ -102,6 +110,7 @@ def plan(
     request: int | None = None,
 ) -> int:
     """Write down which shares the ledger is to set aside; `settle` then has it done."""
+    check_size(wanted)
     now = time.time()
     if grant is None:
         values = {"dataset": dataset.name, "team": wanted.team, "purpose": wanted.purpose, "created": now}
@@ -113,9 +122,14 @@ def plan(
         name = _unused(f"{wanted.team}: {wanted.purpose}" + (window.label and f", {window.label}"), taken)
         taken.add(name)
         values = {"dataset": dataset.name, "name": name, "grant": grant, "request": request, "said": said}
-        values |= {"origin": _ours(desk) + secrets.token_hex(16), "epsilon": wanted.epsilon, "made": False}
+        values |= {"origin": new_origin(desk), "epsilon": wanted.epsilon, "made": False}
         connection.execute(db.shares.insert().values(**values, begins=window.begins, ends=window.ends))
     return grant
+
+
+def new_origin(desk: Desk, kind: str = "") -> str:
+    """An id by which a ledger knows something of this desk, and of no other."""
+    return f"{_ours(desk)}{kind}{secrets.token_hex(16)}"
 
 
 def _ours(desk: Desk) -> str:
@@ -124,29 +138,71 @@ def _ours(desk: Desk) -> str:
 
 
 def settle(desk: Desk, dataset: Dataset, grant: int) -> None:
-    """Have the ledger set aside what was planned of an allocation, also what a crash left between the two.
-
-    One allocation at a time: what the ledger refuses of one says nothing about another.
+    """Have the ledger set aside what was planned of an allocation, or leave no trace of the plan.
 
     Raises:
         InvalidInput: If so much is not left.
         BudgetExceeded: If the ledger was closed.
     """
-    planned = (db.shares.c.dataset == dataset.name) & (db.shares.c.grant == grant) & db.shares.c.made.is_(False)
+    with desk.database.read() as connection:
+        rows = connection.execute(select(db.shares).where(_planned(dataset, grant))).all()
+    try:
+        dataset.ledger.allocate_all(
+            {row.name: row.epsilon for row in rows},
+            purpose=rows[0].said,
+            origins={row.name: row.origin for row in rows},
+        )
+    except Exception:
+        if not resolve(desk, dataset, grant):
+            raise
+    else:
+        resolve(desk, dataset, grant)
+
+
+def resolve(desk: Desk, dataset: Dataset, grant: int) -> bool:
+    """Complete or undo what was planned of an allocation, as the ledger made it or not; whether it did.
+
+    A request is approved in the transaction in which its shares become spendable, and waits otherwise.
+    """
+    state = dataset.ledger.state
     with desk.database.write() as connection:
-        state = dataset.ledger.state
-        rows = [
-            row
-            for row in connection.execute(select(db.shares).where(planned))
-            if not name_of(state, row.name, row.origin, row.epsilon)
-        ]
-        if rows:
-            dataset.ledger.allocate_all(
-                {row.name: row.epsilon for row in rows},
-                purpose=rows[0].said,
-                origins={row.name: row.origin for row in rows},
-            )
-        connection.execute(db.shares.update().where(planned).values(made=True))
+        rows = connection.execute(select(db.shares).where(_planned(dataset, grant))).all()
+        made = all(name_of(state, row.name, row.origin, row.epsilon) for row in rows)
+        asked = [row.request for row in rows if row.request is not None]
+        if made:
+            connection.execute(db.shares.update().where(_planned(dataset, grant)).values(made=True))
+            decide(connection, asked, "approved", decided=time.time())
+        else:
+            decide(connection, asked, "open", decided_by=None, decided=None)
+            _forget(connection, dataset, grant)
+    return made
+
+
+def planned(desk: Desk, dataset: Dataset, *, of_requests: bool = False) -> list[int]:
+    """The allocations of which shares are planned, and the desk does not know whether the ledger made them.
+
+    Those of requests are planned by the server alone; another process may be at work on others.
+    """
+    found = _planned(dataset) & (db.shares.c.request.is_not(None) if of_requests else true())
+    query = select(db.shares.c.grant).where(found).distinct().order_by(db.shares.c.grant)
+    with desk.database.read() as connection:
+        return list(connection.execute(query).scalars())
+
+
+def _planned(dataset: Dataset, grant: int | None = None) -> ColumnElement[bool]:
+    found = (db.shares.c.dataset == dataset.name) & db.shares.c.made.is_(False)
+    return found if grant is None else found & (db.shares.c.grant == grant)
+
+
+def decide(connection: Connection, requests: Sequence[int], state: str, **values: object) -> None:
+    """Write down a decision on requests; it ends the proposals to approve them."""
+    mine = db.requests.c.id.in_(requests)
+    connection.execute(db.requests.update().where(mine).values(state=state, **values))
+    if state != "open":
+        about = db.proposals.c.words["request"].as_integer().in_(requests)
+        waits = (db.proposals.c.act == "approve") & (db.proposals.c.state == "open") & about
+        ended = {"state": "withdrawn", "decided": time.time()}
+        connection.execute(db.proposals.update().where(waits).values(**ended))
 
 
 def name_of(state: State, name: str, origin: str | None, epsilon: float) -> str | None:
@@ -159,35 +215,29 @@ def name_of(state: State, name: str, origin: str | None, epsilon: float) -> str 
     return called if found is not None and (found.origin, found.epsilon) == (origin, epsilon) else None
 
 
-def undo(desk: Desk, dataset: Dataset, grant: int) -> None:
-    """Forget what was planned of an allocation and the ledger refused; who asked for it waits again."""
-    planned = (db.shares.c.dataset == dataset.name) & (db.shares.c.grant == grant) & db.shares.c.made.is_(False)
-    with desk.database.write() as connection:
-        asked = connection.execute(select(db.shares.c.request).where(planned)).scalars().all()
-        connection.execute(db.shares.delete().where(planned))
-        waits = {"state": "open", "decided": None, "decided_by": None}
-        connection.execute(db.requests.update().where(db.requests.c.id.in_(asked)).values(**waits))
-        if connection.execute(select(db.shares.c.name).where(db.shares.c.grant == grant)).first() is None:
-            connection.execute(db.tokens.delete().where(db.tokens.c.grant == grant))
-            for table in (db.requests, db.questions):
-                connection.execute(table.update().where(table.c.grant == grant).values(grant=None))
-            connection.execute(db.grants.delete().where(db.grants.c.id == grant))
+def _forget(connection: Connection, dataset: Dataset, grant: int) -> None:
+    """Forget what was planned of an allocation, and the allocation if there is nothing else of it."""
+    connection.execute(db.shares.delete().where(_planned(dataset, grant)))
+    if connection.execute(select(db.shares.c.name).where(db.shares.c.grant == grant)).first() is None:
+        connection.execute(db.tokens.delete().where(db.tokens.c.grant == grant))
+        for table in (db.requests, db.questions):
+            connection.execute(table.update().where(table.c.grant == grant).values(grant=None))
+        connection.execute(db.grants.delete().where(db.grants.c.id == grant))
 
 
 def finish(desk: Desk, dataset: Dataset) -> list[str]:
-    """Do or forget what a crash left between the desk and the ledger; say where the two do not agree."""
+    """Do or forget what a crash left between the desk and the ledger; say where the two do not agree.
+
+    One allocation at a time: what the ledger refuses of one says nothing about another.
+    """
     said = []
-    left = select(db.shares.c.grant).where(db.shares.c.dataset == dataset.name, db.shares.c.made.is_(False))
-    with desk.database.read() as connection:
-        found = sorted(set(connection.execute(left).scalars()))
-    for grant in found:
+    for grant in planned(desk, dataset):
         try:
             settle(desk, dataset, grant)
-        except (InvalidInput, BudgetExceeded) as error:
-            undo(desk, dataset, grant)
+        except Exception as error:
             said.append(
-                f"allocation {grant} of {dataset.name} was approved and cannot be set aside: {error}; it was "
-                "taken out, and its request waits again"
+                f"allocation {grant} of {dataset.name} was approved and cannot be set aside: {error}; its "
+                "request waits again"
             )
     return [*said, *_disagreements(desk, dataset)]
 
@@ -198,7 +248,7 @@ def _disagreements(desk: Desk, dataset: Dataset) -> Iterator[str]:
     with desk.database.read() as connection:
         rows = connection.execute(select(db.shares).where(db.shares.c.dataset == dataset.name)).all()
         questions = Counter(connection.execute(select(db.questions.c.grant)).scalars())
-        jobs = set(connection.execute(select(db.jobs.c.id)).scalars())
+        jobs = {(row.id, row.origin) for row in connection.execute(select(db.jobs.c.id, db.jobs.c.origin))}
     names = {row.name: name_of(state, row.name, row.origin, row.epsilon) for row in rows}
     for row in rows:
         if names[row.name] is None:
@@ -217,7 +267,7 @@ def _disagreements(desk: Desk, dataset: Dataset) -> Iterator[str]:
     spent: Counter[int] = Counter()
     for charge in charges:
         job = _JOB.match(charge.purpose)
-        if charge.allocation in grants and not (job and int(job[1]) in jobs):
+        if charge.allocation in grants and not (job and (int(job[1]), job[2]) in jobs):
             spent[grants[charge.allocation]] += 1
     for grant, count in sorted(spent.items()):
         if count > questions[grant]:
@@ -228,21 +278,12 @@ def _disagreements(desk: Desk, dataset: Dataset) -> Iterator[str]:
 
 
 def give(desk: Desk, dataset: Dataset, wanted: Wanted, *, said: str) -> int:
-    """Set an allocation aside at once, as whoever holds the ledger's file may."""
+    """Set an allocation aside at once."""
     with DECIDING:
         with desk.database.write() as connection:
             grant = plan(connection, desk, dataset, wanted, said=said)
-        settle_or_undo(desk, dataset, grant)
-    return grant
-
-
-def settle_or_undo(desk: Desk, dataset: Dataset, grant: int) -> None:
-    """Have the ledger set aside what was planned, or leave no trace of the plan."""
-    try:
         settle(desk, dataset, grant)
-    except (InvalidInput, BudgetExceeded):
-        undo(desk, dataset, grant)
-        raise
+    return grant
 
 
 def of_team(desk: Desk, team: str | None, dataset: str | None = None) -> list[Grant]:

@@ -1,17 +1,19 @@
 """Jobs: what takes longer than a question. A queue in the database, which survives whatever stops the server.
 
 A job is charged once, however often it has to begin anew: what an interrupted try computed was never shown to
-anybody, so that the one try that ends is the one release. What it reserved is found again by the job's number,
-and settled before it is told how the job ended.
+anybody, so that the one try that ends is the one release. What it reserved is found again by the job's origin,
+which no other job of any desk has, and settled before it is told how the job ended.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent
@@ -180,6 +182,7 @@ def start(desk: Desk, account: Account, dataset: Dataset, job: Job, grant: int |
             state=QUEUED,
             tries=0,
             crashes=0,
+            origin=grants.new_origin(desk, "job:"),
             created=time.time(),
         )
 
@@ -218,16 +221,25 @@ def one_of_team(desk: Desk, team: str, number: int) -> Any:
 
 
 def take(database: Database) -> Any:
-    """The oldest job that waits, now running; None if there is none."""
+    """The oldest waiting job of the team whose last job began first, now running; None if none waits."""
+    others = db.jobs.alias()
+    last = select(func.max(others.c.started)).where(others.c.team == db.jobs.c.team).scalar_subquery()
+    turn = (func.coalesce(last, 0.0), db.jobs.c.id)
     with database.write() as connection:
         row = connection.execute(
-            select(db.jobs).where(db.jobs.c.state == QUEUED).order_by(db.jobs.c.id).limit(1)
+            select(db.jobs).where(db.jobs.c.state == QUEUED).order_by(*turn).limit(1)
         ).first()
         if row is None:
             return None
         values = {"state": RUNNING, "tries": row.tries + 1, "started": time.time(), "progress": 0.0}
+        values |= {"folder": f"{row.id}-{row.tries + 1}-{secrets.token_hex(8)}"}
         connection.execute(db.jobs.update().where(db.jobs.c.id == row.id).values(**values))
         return connection.execute(select(db.jobs).where(db.jobs.c.id == row.id)).first()
+
+
+def folder_of(job: Any) -> Path:
+    """The folder of a job's newest try, below that of all runs. No other try has it."""
+    return Path(job.folder or f"{job.id}/try-{job.tries}")
 
 
 def put_back(database: Database) -> None:

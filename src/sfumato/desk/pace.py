@@ -26,7 +26,7 @@ from sfumato.desk import database as db
 from sfumato.desk.database import Database
 from sfumato.policy import Policy
 from sfumato.query.measures import Counted
-from sfumato.query.stages import Planned
+from sfumato.query.pricing import Planned
 
 FEW = 1024
 """Noisy numbers whose time is not noticed."""

@@ -45,8 +45,10 @@ def add_person(
     if wanted is not None and role != Role.ANALYST:
         raise InvalidInput(f"expected role=analyst with an allocation, got role={role!r}; others do not spend")
     dataset = None if wanted is None else desk.dataset(table)
+    password = accounts.fresh_password()
+    stored = accounts.hashed(password)
     with desk.database.write() as connection:
-        account, password = accounts.add(connection, name, role=role, team=team)
+        account = accounts.add(connection, name, role=role, team=team, stored=stored)
         if subject is not None:
             _link(desk, connection, account, subject)
     try:

@@ -20,7 +20,7 @@ from sfumato.errors import BudgetExceeded, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest, Head, Ledger, Reservation
 from sfumato.ledger.charge import same_releases
 from sfumato.policy import Policy
-from sfumato.query.opening import ledger_place
+from sfumato.query.answer import ledger_place
 from sfumato.storage import RunFolder, make_folder
 
 Watch = Callable[[float], None]
@@ -41,8 +41,8 @@ class PaidOnce(Ledger):
     """Raises where the job may not be charged now; what an earlier try reserved was checked then."""
     _taken: frozenset[Head] = frozenset()  # by this try
 
-    def of_job(self, number: int, share: str | None) -> PaidOnce:
-        self.job = f"desk job {number}"
+    def of_job(self, number: int, share: str | None, *, origin: str | None = None) -> PaidOnce:
+        self.job = f"desk job {number}" + (f" ({origin})" if origin else "")
         self.spend_under(share, purpose=self.job)
         return self
 
@@ -77,7 +77,7 @@ class PaidOnce(Ledger):
         return found
 
     def settle(self) -> None:
-        """Close what the job has reserved: a later job of the same number pays for itself.
+        """Close what the job has reserved, and nothing of another job, of this desk or another.
 
         All of it is spent, unless no try had begun with it when the job ended.
         """
@@ -96,7 +96,7 @@ def run(home: Path, number: int, tries: int) -> None:
     database = Database(settings.database)
     with database.read() as connection:
         job = connection.execute(select(db.jobs).where(db.jobs.c.id == number)).one()
-    folder = settings.runs / str(number) / f"try-{tries}"
+    folder = settings.runs / jobs.folder_of(job)
     make_folder(folder)
     os.chdir(folder)  # what is written names no place outside
     state, sentence, result = jobs.DONE, None, None
@@ -110,7 +110,7 @@ def run(home: Path, number: int, tries: int) -> None:
         state, sentence = jobs.FAILED, f"an unexpected {type(error).__name__}"
     place, policy = _policy(settings, job.dataset)
     with _ledger(place, policy) as ledger:
-        ledger.of_job(number, None).settle()
+        ledger.of_job(number, None, origin=job.origin).settle()
     jobs.end(database, number, tries, state, result=result, sentence=sentence)
 
 
@@ -122,7 +122,7 @@ def _policy(settings: Settings, name: str) -> tuple[Path, Policy]:
 
 def _opened(settings: Settings, database: Database, job: Any) -> tuple[Policy, PaidOnce]:
     place, policy = _policy(settings, job.dataset)
-    ledger = _ledger(place, policy).of_job(job.id, job.share)
+    ledger = _ledger(place, policy).of_job(job.id, job.share, origin=job.origin)
     ledger.payable = lambda: jobs.check_payable(database, ledger.state, job)
     return policy, ledger
 
@@ -216,8 +216,8 @@ def _report(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
             )
         ).all()
     os.chdir(settings.runs)
-    runs = [Path(str(row.id), f"try-{row.tries}", row.result["run"]) for row in rows if "run" in row.result]
-    page = write_report(runs, Path(str(job.id), f"try-{job.tries}", "report.html"))
+    runs = [jobs.folder_of(row) / row.result["run"] for row in rows if "run" in row.result]
+    page = write_report(runs, jobs.folder_of(job) / "report.html")
     return {"facts": {"runs": len(runs), "sections": list(page.sections)}, "files": ["report.html"]}
 
 

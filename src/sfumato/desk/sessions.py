@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from sfumato.desk import database as db
-from sfumato.desk.accounts import Account, account_of, digest_of
+from sfumato.desk.accounts import Account, account_of, digest_of, of_now
 from sfumato.desk.database import Database
 
 IDLE, LONGEST = 30 * 60.0, 12 * 3600.0
@@ -36,7 +36,7 @@ def begin(connection: Connection, account: Account, *, before: str | None) -> st
     old = (db.sessions.c.seen < now - IDLE) | (db.sessions.c.created < now - LONGEST)
     connection.execute(db.sessions.delete().where(old))
     values = {"digest": digest_of(secret), "account": account.id, "csrf": secrets.token_urlsafe(24)}
-    connection.execute(db.sessions.insert().values(**values, created=now, seen=now))
+    connection.execute(db.sessions.insert().values(**values, epoch=account.epoch, created=now, seen=now))
     return secret
 
 
@@ -54,7 +54,7 @@ def find(database: Database, secret: str, *, asleep: bool = False) -> Session | 
         row = connection.execute(
             select(db.accounts, db.sessions.c.csrf, db.sessions.c.seen)
             .join(db.sessions, db.sessions.c.account == db.accounts.c.id)
-            .where(db.sessions.c.digest == digest, db.accounts.c.disabled.is_(False))
+            .where(db.sessions.c.digest == digest, of_now(db.sessions))
             .where(db.sessions.c.seen > now - IDLE, db.sessions.c.created > now - LONGEST)
         ).first()
     if row is None:

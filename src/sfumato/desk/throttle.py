@@ -93,7 +93,7 @@ class Tries:
 
 
 class Turns:
-    """Turns at work that strangers can ask for: some have one at once, and clients have them one after another.
+    """Turns at long work: some clients have one at once, and the others one after another.
 
     Args:
         at_once: How many work at once, each in a thread.
@@ -115,9 +115,7 @@ class Turns:
         else:
             queue = self._waiting.get(client, deque())
             if len(queue) >= self._of_one:
-                sentence = (
-                    "expected fewer people to sign in from here at this moment; try again in a few seconds"
-                )
+                sentence = "expected fewer such requests from here at this moment; try again in a few seconds"
                 raise Crowded(sentence, seconds=2)
             queue.append(asyncio.get_running_loop().create_future())
             self._waiting[client] = queue

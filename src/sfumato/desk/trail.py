@@ -34,6 +34,8 @@ THINNED, COUNTED = "thinned", "counted"
 """Routes of the lines about other lines, and what these hold."""
 _TELLING = ("/ask", "/jobs", "/api/v1/tables/{name}/expect")
 """Routes by which a POST with status 200 tells a price or an error, and changes nothing."""
+_SIGNED_IN = "/openid/back"
+"""Route by which a GET begins a session."""
 _LAST = select(db.trail).order_by(db.trail.c.sequence.desc()).limit(1)
 
 
@@ -109,7 +111,11 @@ def _thin(connection: Connection, last: Head) -> dict[str, Any]:
 def _changed_something(line: Mapping[str, Any]) -> bool:
     """Whether a line is of a change; lines about other lines are of none."""
     status = line["status"]
-    if line["method"] in ("GET", "HEAD", "several", "other") or (isinstance(status, int) and status >= 400):
+    if line["route"] == _SIGNED_IN:
+        return status == 303
+    if line["method"] in ("GET", "HEAD", "several", "other"):
+        return False
+    if isinstance(status, int) and 400 <= status < 500:  # after any other error it may have been done
         return False
     return not (status == 200 and line["route"] in _TELLING)
 

@@ -34,8 +34,13 @@ CREATE OR REPLACE FUNCTION {schema}.sfumato_ledger_stays() RETURNS trigger LANGU
 CREATE TRIGGER sfumato_ledger_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON {schema}.sfumato_ledger
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.sfumato_ledger_stays();
 """
-_EVERY = "LOCK TABLE {table} IN EXCLUSIVE MODE"
-_ONE = "SELECT 1 FROM {table} WHERE ledger = %s AND sequence = 0 FOR UPDATE"
+# Neither waits for a foreign key of others, which locks a row FOR KEY SHARE. Inserting no row takes the lock of
+# the table that the INSERT afterwards takes: before the row's, so that the two orders cannot block each other.
+_EVERY = "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"
+_ONE = """
+WITH nothing AS (INSERT INTO {table} SELECT * FROM {table} WHERE false)
+SELECT 1 FROM {table} WHERE ledger = %s AND sequence = 0 FOR NO KEY UPDATE
+"""
 _COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum

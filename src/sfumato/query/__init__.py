@@ -14,7 +14,7 @@
 """
 
 from sfumato.policy import Column, Policy, PublicTable, Unit, load_policy, policy_from_dict
-from sfumato.query.answer import Answer
+from sfumato.query.answer import Answer, KeptAnswers
 from sfumato.query.asking import (
     count,
     count_units,
@@ -27,15 +27,13 @@ from sfumato.query.asking import (
     variance,
 )
 from sfumato.query.draft import draft_policy
-from sfumato.query.dry_run import ExpectedError
-from sfumato.query.kept import KeptAnswers
+from sfumato.query.dry_run import ExpectedError, Trial
 from sfumato.query.keys import GroupKey
 from sfumato.query.magnitudes import ApproximateBounds
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused
 from sfumato.query.sql import parse_query
 from sfumato.query.table import Table
-from sfumato.query.trying import Trial
 
 __all__ = [
     "Aggregate",

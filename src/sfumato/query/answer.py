@@ -1,20 +1,30 @@
-"""What a query gives back: noisy values with their intervals, what they cost, and what they leave out."""
+"""The answer to a query: noisy values with their intervals, their cost, and the place where answers are kept.
+
+A kept answer is found again by its declared facts: the question's words, the policy (its data version with
+it), ε and δ. Nothing of the data takes part, and no digest of it: a change of the data changes `version`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import html
 import io
 import json
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import sqlglot
 
 from sfumato import _validate
+from sfumato.accounting import warn_of_little_protection
 from sfumato.display import csv_bytes
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Head
-from sfumato.policy import Policy
+from sfumato.ledger import Head, Ledger
+from sfumato.policy import Policy, PublicTable, ledger_place
 from sfumato.query.intervals import Family
 from sfumato.query.joining import private_table, rows_policy
 from sfumato.query.per_person import ADDED_UP
@@ -46,7 +56,7 @@ class Answer:
         delta: Its δ.
         epsilon_spent: The ε of the ledger after it.
         epsilon_left: The largest further ε that the ledger would accept.
-        notes: What the intervals leave out, in words, from the policy alone.
+        notes: Effects that the intervals leave out, in words, from the policy alone.
         entry: Its charge in the ledger.
         again: True if it was paid for before.
     """
@@ -124,7 +134,7 @@ class Answer:
         return found
 
     def _repr_html_(self) -> str:
-        """For notebooks; whatever is in the answer, it is shown and never run."""
+        """Show the answer in a notebook; its texts are escaped and never run."""
         names, values = zip(*self._columns(), strict=True)
         head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
         shown = list(zip(*values, strict=True))[:_MOST_SHOWN]
@@ -135,7 +145,7 @@ class Answer:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{foot}"
 
     def cost_in_words(self) -> str:
-        """What it cost and what is left."""
+        """The cost of the answer, and the ε that is left."""
         cost = f"ε {self.epsilon:g}" + (f" and δ {self.delta:g}" if self.delta else "")
         paid = "paid for before, for nothing now" if self.again else "for this answer"
         spent, left = f"{self.epsilon_spent:.4g}", f"{self.epsilon_left:.4g}"
@@ -143,7 +153,7 @@ class Answer:
 
 
 def notes_for(plan: Query, policy: Policy, *, family: Family = Family.LAPLACE) -> tuple[str, ...]:
-    """What an answer may leave out, from the query and the policy alone: the data may have lost nothing."""
+    """The rows that an answer may leave out, from the query and the policy alone; the data may have none."""
     rows = rows_policy(plan.joined, policy)
     notes = [] if rows.unit.column is None else [*_unit_notes(plan, rows, policy)]
     notes += [f"Rows whose {words} are in no group." for words in ungrouped_rows(plan, policy)]
@@ -221,3 +231,121 @@ def _several(count: int, noun: str) -> str:
 def _shown(cell: object) -> str:
     text = f"{cell:,.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
     return html.escape(text)
+
+
+__all__ = ["ledger_place", "make_ledger", "open_ledger"]
+
+
+def open_ledger(policy: Policy, place: Path) -> Ledger:
+    """That ledger; where there is none, the first charge makes it with the policy's budget, and nothing else.
+
+    A query that is refused, a dry run and a prompt that is closed again leave no ledger behind: a draft of a
+    policy settles no budget.
+    """
+    warn_of_little_protection(
+        "this budget", policy.budget.epsilon, policy.budget.delta, people=policy.least_people
+    )
+    where = ledger_place(policy, place)
+    return Ledger.open(where, budget=policy.budget, dataset=policy.dataset, when_charged=True)
+
+
+def make_ledger(policy: Policy, place: Path) -> Ledger:
+    """That ledger, made now if there is none: for a desk, which writes more than charges into it."""
+    warn_of_little_protection(
+        "this budget", policy.budget.epsilon, policy.budget.delta, people=policy.least_people
+    )
+    return Ledger.open(ledger_place(policy, place), budget=policy.budget, dataset=policy.dataset)
+
+
+Declared = TypeVar("Declared", Policy, PublicTable)
+_private_log = logging.getLogger("sfumato.private.query")
+
+
+class KeptAnswers:
+    """A folder of answers that its owner alone may read; all of them were released before.
+
+    Args:
+        folder: Where answers are kept; made when the first is.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     KeptAnswers(folder).find("never asked") is None
+    True
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.has_kept = False  # whether this object wrote one down
+
+    @classmethod
+    def of(cls, policy: Policy, place: Path) -> KeptAnswers:
+        """Beside the ledger's file, or beside the policy's where the ledger is on a server."""
+        ledger = ledger_place(policy, place)
+        return cls(f"{place if '://' in ledger else ledger}.answers")
+
+    def find(self, name: str) -> Answer | None:
+        """The answer under a name, as it was given."""
+        try:
+            data = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            return replace(Answer.from_json(data), again=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(
+                f"expected an answer in {self.folder / name}.json, got something else; remove the file"
+            ) from error
+
+    def keep(self, name: str, answer: Answer) -> None:
+        """Write an answer down; it has been paid for, so that a full disk must not lose it to the asker."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.folder.is_symlink():
+                raise NotADirectoryError(f"expected a folder of its own at {self.folder}, got a link")
+            self.folder.chmod(0o700)
+            text = json.dumps(answer.to_json(), ensure_ascii=False, default=str)
+            write_whole(self.folder / f"{name}.json", text.encode())
+            self.has_kept = True
+        except OSError as error:
+            _private_log.error("an answer could not be kept", exc_info=error)
+
+
+def name_of(
+    sql: str,
+    policy: Policy,
+    *,
+    epsilon: float,
+    delta: float | None,
+    split: tuple[float, ...] | None = None,
+    noise: str | None = None,
+) -> str:
+    """The name of a kept answer: a hash of its words, without comments, and of all declared facts."""
+    declared = replace(
+        _from_anywhere(policy),
+        tables={name: _from_anywhere(one) for name, one in policy.tables.items()},
+        public={name: _from_anywhere(one) for name, one in policy.public.items()},
+        ledger=None,
+    )
+    asked = (words_of(sql), declared, float(epsilon), delta, split, noise)
+    return hashlib.sha256(repr(asked).encode()).hexdigest()
+
+
+def _from_anywhere(table: Declared) -> Declared:
+    """The same from every folder."""
+    return replace(table, source=table.source if "://" in table.source else os.path.abspath(table.source))
+
+
+def words_of(sql: str) -> str:
+    """A question in one spelling.
+
+    >>> words_of("select  count( * ) -- of all\\n from people;") == words_of("SELECT COUNT(*) FROM people")
+    True
+    """
+    return sqlglot.parse_one(sql, read="duckdb").sql(dialect="duckdb", comments=False)
+
+
+def check_version(policy: Policy) -> None:
+    if policy.version is None:
+        raise InvalidInput(
+            "expected version in the policy's [table] to give an answer again, got none; declare one and "
+            "change it whenever the data change"
+        )

@@ -1,6 +1,6 @@
 """A query's exact numbers apart from their noise: for sums over several holders, who add the noise themselves.
 
-The same code as for one holder walks over the measures (`release.add_noise`). What stands in for the noise
+The same code as for one holder walks over the measures (`release.add_noise`). The stand-in for the noise
 keeps the exact numbers on the way out, and puts the opened sums in their place on the way back.
 """
 
@@ -13,19 +13,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.query.aggregates import measures_for
-from sfumato.query.exact import Exact
-from sfumato.query.intervals import Family
 from sfumato.query.measures import Counted, DifferentValues, Integers
-from sfumato.query.noise import WholeGaussian
 from sfumato.query.plan import Query, public_keys, scope
-from sfumato.query.pricing import Price
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.pricing import Compiled, Price, WholeGaussian
+from sfumato.query.reading import QueryRefused
 from sfumato.query.release import Noisy
-from sfumato.query.shaping import Groups, Shape, shaped
-from sfumato.query.stages import Compiled
+from sfumato.query.shaping import Exact, Groups, Shape, shaped
 from sfumato.query.table import Table
 from sfumato.randomness import Sampler
 
@@ -46,45 +41,19 @@ class Numbers:
     noise_multiplier: float
 
 
-@dataclass(frozen=True)
-class _Through:
-    """Stands where a noise would be: what comes by is handed to `take`, whose answer goes on in its place."""
+@dataclass(frozen=True, kw_only=True)
+class _Through(WholeGaussian):
+    """Stand in for a noise: numbers are handed to `take`, and its answer goes on in their place."""
 
-    noise: WholeGaussian
     take: Callable[[WholeGaussian, Integers], Integers]
 
-    @property
-    def family(self) -> Family:
-        return Family.GAUSSIAN
-
-    @property
-    def scale(self) -> float:
-        return self.noise.scale
-
-    @property
-    def discrete(self) -> bool:
-        return False
-
-    @property
-    def deviation(self) -> float:
-        return self.noise.deviation
-
-    def event(self) -> accounting.DpEvent:
-        return self.noise.event()
-
     def release(self, values: Integers, sampler: Sampler) -> Integers:
-        return self.take(self.noise, values)
-
-    def rarely(self, chance: float) -> int:
-        return self.noise.rarely(chance)
-
-    def imitated(self, chance: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        return self.noise.imitated(chance, shape)
+        return self.take(self, values)
 
 
 @dataclass(frozen=True)
 class Apart:
-    """A query at one holder, whose numbers are summed with those of others before anybody sees them.
+    """A query at one holder, whose numbers are summed with those of others before they are seen.
 
     *Guarantees*: `exact` gives numbers of which one unit moves each array by its declared sensitivity at most,
     as the query's own contribution bounds do; they are private. Shapes, sensitivities and groups come from the
@@ -92,7 +61,7 @@ class Apart:
 
     Args:
         table: The holder's table.
-        query: What `parse_query` gave.
+        query: The result of `parse_query`.
         epsilon: The ε of the answer.
         split: How ε is shared among the aggregates.
     """
@@ -124,7 +93,7 @@ class Apart:
         object.__setattr__(self, "_cost", cost)
 
     def numbers(self) -> list[Numbers]:
-        """What is released, in order; no row is read."""
+        """The arrays that are released, in order; no row is read."""
         found: list[Numbers] = []
 
         def seen(noise: WholeGaussian, values: Integers) -> Integers:
@@ -170,7 +139,7 @@ class Apart:
     def _walk(
         self, exact: Exact, take: Callable[[WholeGaussian, Integers], Integers]
     ) -> tuple[Groups, tuple[Noisy, ...]]:
-        noises = tuple(_Through(_gaussian(noise), take) for noise in self._cost.noises)
+        noises = tuple(_Through(**vars(_gaussian(noise)), take=take) for noise in self._cost.noises)
         cost = replace(self._cost, noises=noises)
         groups, (noisy,) = self.table._release(self.query, cost, exact, at_once=None)  # as one array each
         return groups, noisy
@@ -182,6 +151,5 @@ class Apart:
 
 
 def _gaussian(noise: object) -> WholeGaussian:
-    found = noise.noise if isinstance(noise, _Through) else noise
-    assert isinstance(found, WholeGaussian)  # as it was asked for
-    return found
+    assert isinstance(noise, WholeGaussian)  # as it was asked for
+    return noise

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sfumato.policy import Policy
-from sfumato.query.expressions import ColumnValue
+from sfumato.query.expressions.base import ColumnValue
 from sfumato.query.keys import AnyKey, GroupKey
 from sfumato.query.plan import Aggregate, Output, Query
 from sfumato.query.sql import checked, parse_condition
@@ -153,8 +153,8 @@ def select(
     """Put a query together in Python.
 
     Args:
-        policy: What is declared about the table.
-        aggregates: What to compute for each group.
+        policy: The policy of the table.
+        aggregates: The aggregates of each group.
         by: Columns to group by, or `GroupKey`s with bins.
         where: A condition in SQL.
 

@@ -111,7 +111,7 @@ def _taken_apart(large: Any, small: Any) -> Any:
 
 
 def _average(people: pd.DataFrame, names: list[str], *, minimum: int) -> float:
-    """What a system answers that refuses groups of fewer than `minimum`: both groups here are large enough."""
+    """The answer of a system that refuses groups of fewer than `minimum`: both groups here are large enough."""
     ages = people.age[people.name.isin(names)]
     if len(ages) < minimum:
         raise AssertionError("the village is too small for this attack")
@@ -178,7 +178,7 @@ def reconstruction(
     refused = 0
     for _ in range(queries):
         subset = chance.random(people) < 0.5
-        beds = ", ".join(map(str, np.flatnonzero(subset))) or str(people)  # a bed that nobody has
+        beds = ", ".join(map(str, np.flatnonzero(subset))) or str(people)  # a bed without a patient
         try:
             answer = table.ask(f"SELECT COUNT(*) FROM ward WHERE sick AND bed IN ({beds})", epsilon=epsilon)
         except BudgetExceeded:

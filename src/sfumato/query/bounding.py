@@ -1,6 +1,6 @@
-"""The engine's part: filter, bound what each unit contributes, sum in whole numbers. Noise is added elsewhere.
+"""The engine's part: filter, bound each unit's contribution, sum in whole numbers. Noise is added elsewhere.
 
-What comes out are exact sums of which one unit moves a known, public amount. With rows = m (in all groups
+The results are exact sums of which one unit moves a known, public amount. With rows = m (in all groups
 together) and groups = k:
 
 1. rows are filtered, and their values clipped and put in fixed point;
@@ -16,16 +16,16 @@ picks the rows themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import ibis
 
 from sfumato.policy import Key, Policy
 from sfumato.query import choosing
 from sfumato.query.choosing import own_hash, own_number, secret, top_bits
-from sfumato.query.compilation import Value, clip, compiled, whole, whole_quotient
-from sfumato.query.expressions import Condition
-from sfumato.query.keys import key_value
+from sfumato.query.expressions.base import Expression, Value, clip, whole, whole_quotient
+from sfumato.query.keys import GroupKey, key_value
 from sfumato.query.measures import CELL, DITHER, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
 from sfumato.query.plan import Query
 
@@ -42,84 +42,106 @@ def _md5(text: str) -> str:
     raise AssertionError
 
 
-def sums(
-    table: Value,
-    query: Query,
-    measures: Sequence[Measure],
-    policy: Policy,
-    *,
-    keys: Sequence[Sequence[Key]] | None,
-    salt: str,
-) -> Value:
-    """One row for each group: its bounded rows and units, and the columns of each measure but counted ones."""
-    linear = [measure for measure in measures if not isinstance(measure, Counted)]
-    names = key_names(query)
-    rows = _filtered(table, query, linear, policy)
-    if policy.unit.column is None:
-        totals = _totals(rows, linear)
-        found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
-        return _in_categories(_held_back(found.mutate(**{UNITS: found[ROWS]}), names), names, keys)
-    if keys is not None and rows.get_backend().name in OWN_HASH and choosing.applies(linear, policy.unit, keys):
-        chosen = choosing.chosen_rows(rows, names, linear, policy.unit, keys, salt)
-        found = chosen.group_by(choosing.GROUP).agg(**_totals(chosen, linear))
-        return choosing.with_keys(found, names, keys)
-    rows = _in_categories(rows, names, keys)
-    units = _unit_totals(rows, [UNIT, *names], linear)
-    return _add_units(_bounded_units(units, names, policy, salt), names, linear, salt)
+@dataclass(frozen=True)
+class Bounding:
+    """A query whose contributions are to be bounded.
 
-
-def sums_by_unit(table: Value, where: Condition | None, measures: Sequence[Measure], policy: Policy) -> Value:
-    """One row for each unit: its rows that count, and the columns of each measure but counted ones."""
-    linear = [measure for measure in measures if not isinstance(measure, Counted)]
-    rows = _filtered(table, Query(outputs=(), where=where), linear, policy)
-    return _unit_totals(rows, [UNIT], linear)
-
-
-def sums_of_units(
-    units: Value,
-    query: Query,
-    measures: Sequence[Measure],
-    policy: Policy,
-    *,
-    keys: Sequence[Sequence[Key] | None] | None,
-    salt: str,
-) -> Value:
-    """The same as `sums`, from `sums_by_unit` with the keys' columns beside them: each unit is in one group.
-
-    A key of None holds one of its public values, or NULL, already.
+    `keys` holds the public values of each key; None where one has none. `policy` is that of the rows, and
+    `salt` a secret text for the choice among a unit's groups.
     """
-    linear = [measure for measure in measures if not isinstance(measure, Counted)]
-    names = key_names(query)
-    grouped = _in_categories(_declared(units, query, policy), names, keys)
-    return _add_units(_bounded_units(grouped, (), policy, salt), names, linear, salt)
 
+    query: Query
+    measures: Sequence[Measure]
+    policy: Policy
+    keys: Sequence[Sequence[Key]] | None
+    salt: str
 
-def cell_counts(
-    table: Value,
-    query: Query,
-    measure: Counted,
-    policy: Policy,
-    *,
-    keys: Sequence[Sequence[Key]] | None,
-    salt: str,
-) -> Value:
-    """One row for each group and cell: how many bounded rows, or different values, there are."""
-    rows = _declared(table, query, policy).mutate(**{CELL: measure.cell(table, policy)})
-    groups = key_names(query)
-    names = [*groups, CELL]
-    rows = _in_categories(rows.filter(rows[CELL].notnull()), groups, keys)
-    if policy.unit.column is None:
-        kept = rows.group_by(names).agg(**{KEPT: rows.count()})
-    else:
-        units = rows.group_by([UNIT, *names]).agg(**{ROWS: rows.count()})
-        if measure.distinct:
-            units = units.mutate(**{ROWS: whole(1)})  # a value that a unit has twice is one value
-        kept = _within_rows(units, names, policy.unit.rows, groups=None, salt=salt)
-    if not measure.distinct:
-        return kept.group_by(names).agg(**{ROWS: kept[KEPT].sum()})
-    different = {ROWS: kept[CELL].nunique()}
-    found = kept.group_by(groups).agg(**different) if groups else kept.agg(**different)
-    return found.mutate(**{CELL: whole(0)})
+    @property
+    def names(self) -> list[str]:
+        return key_names(self.query)
+
+    @property
+    def linear(self) -> list[Measure]:
+        return [measure for measure in self.measures if not isinstance(measure, Counted)]
+
+    def sums(self, table: Value) -> Value:
+        """One row for each group: its bounded rows and units, and the columns of each linear measure."""
+        linear, names, keys, unit = self.linear, self.names, self.keys, self.policy.unit
+        rows = self._filtered(table)
+        if unit.column is None:
+            totals = _totals(rows, linear)
+            found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
+            return _in_categories(_held_back(found.mutate(**{UNITS: found[ROWS]}), names), names, keys)
+        if keys is not None and rows.get_backend().name in OWN_HASH and choosing.applies(linear, unit, keys):
+            chosen = choosing.chosen_rows(rows, names, linear, unit, keys, self.salt)
+            found = chosen.group_by(choosing.GROUP).agg(**_totals(chosen, linear))
+            return choosing.with_keys(found, names, keys)
+        units = _unit_totals(_in_categories(rows, names, keys), [UNIT, *names], linear)
+        return self._add_units(_bounded_units(units, names, self.policy, self.salt))
+
+    def sums_by_unit(self, table: Value, where: Expression | None) -> Value:
+        """One row for each unit: its rows that count, and the columns of each linear measure."""
+        alone = replace(self, query=Query(outputs=(), where=where))
+        return _unit_totals(alone._filtered(table), [UNIT], self.linear)
+
+    def sums_of_units(self, units: Value, where: Expression | None, listed: Collection[str]) -> Value:
+        """Return `sums` from `sums_by_unit` with the keys' columns beside them: each unit is in one group.
+
+        Columns that are `listed` hold a public value, or NULL, already.
+        """
+        done = [isinstance(key, GroupKey) and key.column in listed for key in self.query.keys]
+        known: Sequence[Sequence[Key] | None] = self.keys or [None] * len(done)
+        keys = [None if told else values for told, values in zip(done, known, strict=True)]
+        rows = replace(self, query=replace(self.query, where=where))._declared(units)
+        grouped = _in_categories(rows, self.names, keys)
+        return self._add_units(_bounded_units(grouped, (), self.policy, self.salt))
+
+    def cell_counts(self, table: Value, measure: Counted) -> Value:
+        """One row for each group and cell: how many bounded rows, or different values, there are."""
+        rows = self._declared(table).mutate(**{CELL: measure.cell(table, self.policy)})
+        groups, unit = self.names, self.policy.unit
+        names = [*groups, CELL]
+        rows = _in_categories(rows.filter(rows[CELL].notnull()), groups, self.keys)
+        if unit.column is None:
+            kept = rows.group_by(names).agg(**{KEPT: rows.count()})
+        else:
+            units = rows.group_by([UNIT, *names]).agg(**{ROWS: rows.count()})
+            if measure.distinct:
+                units = units.mutate(**{ROWS: whole(1)})  # a value that a unit has twice is one value
+            kept = _within_rows(units, names, unit.rows, groups=None, salt=self.salt)
+        if not measure.distinct:
+            return kept.group_by(names).agg(**{ROWS: kept[KEPT].sum()})
+        different = {ROWS: kept[CELL].nunique()}
+        found = kept.group_by(groups).agg(**different) if groups else kept.agg(**different)
+        return found.mutate(**{CELL: whole(0)})
+
+    def _declared(self, table: Value) -> Value:
+        """The rows that count, with the keys beside them; rows without unit or key belong nowhere."""
+        named = zip(self.names, self.query.keys, strict=True)
+        keys = {name: key_value(key, table, self.policy) for name, key in named}
+        rows, where = table.mutate(**keys), self.query.where
+        wanted = [] if where is None else [where.sql(rows, self.policy)]
+        if self.policy.unit.column is not None:
+            wanted += [rows[name].notnull() for name in (*keys, UNIT)]
+        return rows.filter(*wanted) if wanted else rows
+
+    def _filtered(self, table: Value) -> Value:
+        """The rows that count, with each measure's values beside the keys and the unit."""
+        rows = self._declared(table)
+        values: dict[str, Value] = {}
+        for position, measure in enumerate(self.linear):
+            values |= measure.row_values(position, rows, self.policy)
+        kept = [*self.names, *([UNIT] if self.policy.unit.column is not None else [])]
+        return rows.select(*kept, **values) if values else rows
+
+    def _add_units(self, units: Value) -> Value:
+        units = units.mutate(**{DITHER: _dither(units, self.salt)})
+        bounded: dict[str, Value] = {}
+        for position, measure in enumerate(self.linear):
+            bounded |= measure.unit_totals(position, units)
+        kept = units.mutate(**bounded)
+        totals = {ROWS: total(kept[KEPT]), UNITS: kept.count()} | {name: total(kept[name]) for name in bounded}
+        return kept.group_by(self.names).agg(**totals) if self.names else kept.agg(**totals)
 
 
 def key_names(query: Query) -> list[str]:
@@ -130,26 +152,6 @@ def _held_back(found: Value, names: Sequence[str]) -> Value:
     """Keys that no optimizer can filter by before adding up: on every row that costs as much as the sums."""
     some = found[ROWS] > 0
     return found.mutate(**{name: some.ifelse(found[name], ibis.null(found[name].type())) for name in names})
-
-
-def _declared(table: Value, query: Query, policy: Policy) -> Value:
-    """The rows that count, with the keys beside them; rows without unit or key belong nowhere."""
-    keys = {name: key_value(key, table, policy) for name, key in zip(key_names(query), query.keys, strict=True)}
-    rows = table.mutate(**keys)
-    wanted = [] if query.where is None else [compiled(query.where, rows, policy)]
-    if policy.unit.column is not None:
-        wanted += [rows[name].notnull() for name in (*keys, UNIT)]
-    return rows.filter(*wanted) if wanted else rows
-
-
-def _filtered(table: Value, query: Query, linear: Sequence[Measure], policy: Policy) -> Value:
-    """The rows that count, with each measure's values beside the keys and the unit."""
-    rows = _declared(table, query, policy)
-    values: dict[str, Value] = {}
-    for position, measure in enumerate(linear):
-        values |= measure.row_values(position, rows, policy)
-    kept = [*key_names(query), *([UNIT] if policy.unit.column is not None else [])]
-    return rows.select(*kept, **values) if values else rows
 
 
 def _totals(rows: Value, linear: Sequence[Measure]) -> dict[str, Value]:
@@ -221,9 +223,9 @@ def _least(rows: Value) -> Value:
 
 
 def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
-    """Where a unit's group stands among its groups: by a hash of a secret salt and of what is its own.
+    """Where a unit's group stands among its groups: by a hash of a secret salt and of its own values.
 
-    Which hash it is matters to fairness only, not to privacy: the order depends on nothing of anybody else.
+    Which hash it is matters to fairness only, not to privacy: the order depends on no other unit.
     """
     if units.get_backend().name in OWN_HASH:
         return own_hash(ibis.struct({"salt": ibis.literal(salt), **{name: units[name] for name in names}}))
@@ -239,7 +241,7 @@ def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
 def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int | None, salt: str) -> Value:
     """Fill up each unit's `most` rows group by group, in the order of a salted hash.
 
-    Groups of one hash, which a hostile unit may have found, are in the order of their keys: what else is in the
+    Groups of one hash, which a hostile unit may have found, are in the order of their keys: other rows of the
     table must not decide between them.
     """
     units = units.mutate(turn=_turn(units, (UNIT, *names), salt))
@@ -281,13 +283,3 @@ _BITS_OF: dict[str, Callable[[Value, str], Value]] = {
     "postgres": lambda unit, salt: _lowest(_hash_of_postgres(unit.cast("string"), secret(salt))),
     "pyspark": lambda unit, salt: _lowest(_hash_of_spark(unit.cast("string"), secret(salt))),
 }
-
-
-def _add_units(units: Value, names: Sequence[str], linear: Sequence[Measure], salt: str) -> Value:
-    units = units.mutate(**{DITHER: _dither(units, salt)})
-    bounded: dict[str, Value] = {}
-    for position, measure in enumerate(linear):
-        bounded |= measure.unit_totals(position, units)
-    kept = units.mutate(**bounded)
-    totals = {ROWS: total(kept[KEPT]), UNITS: kept.count()} | {name: total(kept[name]) for name in bounded}
-    return kept.group_by(list(names)).agg(**totals) if names else kept.agg(**totals)

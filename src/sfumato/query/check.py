@@ -1,4 +1,4 @@
-"""What is wrong with a holder's file, and where: exact, and for the holder's eyes only."""
+"""Faults of a holder's file, and their places: exact, and for the holder's eyes only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.datasets.text_table import Rows, TextForm, header_of, is_text, rows
 from sfumato.display import visible
 from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
-from sfumato.query.columns import PATTERNS
+from sfumato.query.draft import PATTERNS
 from sfumato.query.sources import clean_files, files_of, is_database, rows_of_file, stored_columns
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ _EMPTY = ("", "na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", ".", "m
 
 @dataclass(frozen=True, kw_only=True)
 class FileCheck:
-    """What `sfumato data check` found. PRIVATE: its counts and line numbers are not noisy."""
+    """Findings of `sfumato data check`. PRIVATE: its counts and line numbers are not noisy."""
 
     path: str
     tally: Tally
     copies: tuple[Path, ...]
-    """What queries will read; empty without a policy."""
+    """The files that queries will read; empty without a policy."""
     table: str | None = None
     """The policy's table that the file was taken for; None without a policy."""
 
@@ -62,8 +62,8 @@ def check_file(path: str | Path, policy: Policy | None = None, *, delimiter: str
 
     Args:
         path: A text file, a Parquet file, or a pattern of Parquet files.
-        policy: What declares the file's columns; its source is the file.
-        delimiter: What separates the values of a text file, without a policy.
+        policy: The policy with the file's columns; its source is the file.
+        delimiter: The character between the values of a text file, without a policy.
     """
     path, tally = Path(path), Tally()
     if is_text(path):
@@ -129,7 +129,7 @@ class Outside:
     mostly stands for a missing value.
 
     Args:
-        policy: What declares the columns.
+        policy: The policy with the columns.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -138,7 +138,7 @@ class Outside:
         self._number: Counter[str] = Counter()
 
     def add(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Count what lies outside in some rows."""
+        """Count the values outside in some rows."""
         import pyarrow.compute as pc
 
         for name in rows.column_names:
@@ -154,7 +154,7 @@ class Outside:
                 self._counts[name] = Counter(dict(counts.most_common(_MOST_VALUES // 2)))
 
     def tell(self, tally: Tally, *, remedy: str) -> None:
-        """Note what was found, and what to do with a value that stands for a missing one."""
+        """Note the values found, and the remedy for one that stands for a missing value."""
         for name, column in self._columns.items():
             least = max(_OFTEN, _SHARE * self._number[name])
             if column.lower is not None and self._number[name]:
@@ -195,7 +195,7 @@ def _outside(values: pa.Array, column: Column) -> Any:
         kept = pc.and_(pc.greater_equal(values, ends[0]), pc.less_equal(values, ends[1]))
     else:
         return None
-    return pc.filter(values, pc.invert(kept))  # a filter leaves out what is missing
+    return pc.filter(values, pc.invert(kept))  # a filter leaves out missing values
 
 
 def _check_values(part: Rows, column: Column, tally: Tally) -> None:

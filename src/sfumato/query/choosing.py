@@ -5,12 +5,12 @@ Each row becomes a number of 63 bits, from the highest:
     turn      a hash of the secret salt, the unit and the row's group: in which order the unit's groups come
     group     its group's number among all public groups
     tie       a hash of the secret salt, the unit and the row's own values
-    values    what one measure reads of the row
+    values    the values of the row that one measure reads
 
 and a unit keeps its m smallest numbers. So its groups are filled up one after another, and where room ends
-within a group, its rows are taken by hash. Then what lies beyond its k-th group is dropped. What a unit keeps
-depends on the salt and on its own rows alone, and no group comes sooner than another. Several measures make one
-list each; turn, group and tie agree in all of them, so that rows stay together.
+within a group, its rows are taken by hash. Then rows beyond its k-th group are dropped. Which rows a unit
+keeps depends on the salt and on its own rows alone, and no group comes sooner than another. Several measures
+make one list each; turn, group and tie agree in all of them, so that rows stay together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import ibis
 
 from sfumato.policy import Key, Unit
-from sfumato.query.compilation import Value, whole
+from sfumato.query.expressions.base import Value, whole
 from sfumato.query.measures import UNIT, Measure, UnitCount
 
 _MOST_ROWS = 16  # a unit's list is as long from its first row on
@@ -197,7 +197,7 @@ def top_bits(hashed: Value, bits: int) -> Value:
 
 
 def own_number(unit: Value, salt: str) -> Value:
-    """A number of the unit's own that nobody can foresee."""
+    """A number of the unit's own that is secret."""
     return own_hash(own_hash(unit) ^ secret(salt).cast("uint64"))
 
 

@@ -1,14 +1,15 @@
-"""How wrong an answer would be: from the query and the policy alone."""
+"""Expected errors of an answer, and of one with fewer rows and groups of a person, from declared facts."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sfumato.errors import TooMuchNoise
-from sfumato.policy import Policy
+from sfumato.policy import Policy, Unit
 from sfumato.query.aggregates import function_of
 from sfumato.query.plan import Aggregate, Query, public_keys
 from sfumato.query.pricing import Price
@@ -18,12 +19,12 @@ DEFAULT_SIZE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedError:
-    """Half the width of a column's 95% interval, if a group has about `rows` rows (None: whatever it has).
+    """Half the width of a column's 95% interval, if a group has about `rows` rows (None: any number).
 
     Attributes:
         column: The column of the answer.
         half_width: Half the width of its 95% interval.
-        in_units_of: What it is measured in, in words.
+        in_units_of: Its unit, in words.
         rows: The size of a group for which it holds; None if it holds for any.
         of_a_group: The largest value that a group can have, where it is relative to that.
         covers_all: The half-width from which the interval holds every value that such a group can have.
@@ -42,7 +43,7 @@ class ExpectedError:
         return self.half_width >= self.covers_all
 
     def lost(self, share: float) -> float:
-        """What is missing at most if a share of a group's rows is left out: of counts and sums."""
+        """The most that counts and sums lose if a share of a group's rows is left out."""
         return share * self.of_a_group
 
 
@@ -59,7 +60,7 @@ def expected_errors(
 
 
 def warn_of_noise(query: Query, cost: Price, policy: Policy, *, stacklevel: int) -> None:
-    """Warn where an answer will say practically nothing, by what is declared alone: size, bounds and groups.
+    """Warn where an answer will say practically nothing, by declared facts alone: size, bounds and groups.
 
     A group is taken to have its share of the declared size; where groups are not declared, all of it.
     """
@@ -118,3 +119,68 @@ def _expected(name: str, aggregate: Aggregate, cost: Price, rows: float, kept: f
                 covers_all=error.covers_all,
             )
     raise TypeError(aggregate.function)
+
+
+_STEPS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
+_MOST_OPTIONS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A query's expected errors, if a person counted with so many rows and groups.
+
+    Attributes:
+        rows: How many rows of a person would count.
+        groups: In how many groups.
+        errors: The expected error of each column.
+        left_out: The share of rows that would not count, if everybody had as many rows, in as many groups,
+            as the policy allows now.
+        best: True for the least error, with the loss of counts and sums included.
+    """
+
+    rows: int
+    groups: int
+    errors: tuple[ExpectedError, ...]
+    left_out: float
+    best: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        errors = [
+            {"column": item.column, "half_width": item.half_width, "unit": item.in_units_of, "rows": item.rows}
+            for item in self.errors
+        ]
+        named = {"rows": self.rows, "groups": self.groups, "left_out": self.left_out, "best": self.best}
+        return {**named, "expected_errors": errors}
+
+    @property
+    def badness(self) -> float:
+        """The geometric mean of all columns' errors, in logarithms."""
+        sizes = [item.half_width + item.lost(self.left_out) for item in self.errors]
+        return math.fsum(math.log(max(size, 1e-300)) for size in sizes) / len(sizes)
+
+
+Expect = Callable[[Policy, float], tuple[ExpectedError, ...]]
+"""The expected errors under a policy, if a share of its rows counts."""
+
+
+def trials(policy: Policy, *, grouped: bool, expect: Expect) -> tuple[Trial, ...]:
+    """Every sensible choice of unit.rows and unit.groups up to the declared ones; one of them is the best."""
+    unit = policy.unit
+    found = []
+    for rows in _options(unit.rows):
+        for groups in _options(min(unit.groups, rows)) if grouped else [min(unit.groups, rows)]:
+            kept = _kept(unit, rows, groups if grouped else unit.groups)
+            tried = replace(policy, unit=replace(unit, rows=rows, groups=groups))
+            found.append(Trial(rows=rows, groups=groups, errors=expect(tried, kept), left_out=1 - kept))
+    least = min(found, key=lambda item: item.badness)
+    return tuple(replace(item, best=item is least) for item in found)
+
+
+def _options(most: int) -> list[int]:
+    steps = [step for step in _STEPS if step < most]
+    return [*steps[-_MOST_OPTIONS:], most]
+
+
+def _kept(unit: Unit, rows: int, groups: int) -> float:
+    """The share of a full unit's rows that count, if they are spread evenly over its groups."""
+    return min(rows, unit.rows * groups / unit.groups) / unit.rows

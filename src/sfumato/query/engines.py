@@ -1,33 +1,107 @@
-"""Where the table lives: DuckDB in process, PostgreSQL, or Spark; all through Ibis.
+"""Engines that hold the tables: DuckDB in process, PostgreSQL, or Spark; all through Ibis.
 
-An engine hands over the declared columns as `sanitizing` reads them, whatever the file or the database holds,
-under names of its own: c0, c1, … and the unit. Types are never guessed from the rows.
+An engine hands over the declared columns as `sanitizing` reads them, for any content of the file or database,
+under names of its own: c0, c1, … and the unit. Types are never guessed from the rows. Public tables are read
+here once, through the same `sanitizing`; that copy is both checked and joined with.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import ibis
 
 from sfumato import _validate, interruption, postgres
+from sfumato.datasets.clean import read_rows
 from sfumato.datasets.private_copy import Stamp
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra, SfumatoError
-from sfumato.policy import ENGINES, Policy
+from sfumato.policy import ENGINES, Policy, PublicTable
 from sfumato.query import in_memory, sources
-from sfumato.query.compilation import Value, column_name
-from sfumato.query.given_rows import given_rows
+from sfumato.query.expressions.base import Value, column_name
+from sfumato.query.in_memory import open_duckdb, without_rows
 from sfumato.query.measures import UNIT
-from sfumato.query.public_tables import load_public
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused
 from sfumato.query.sanitizing import sanitized, sanitized_unit
-from sfumato.query.without_rows import without_rows
+from sfumato.query.sources import given_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def load_public(
+    engine: str, connection: Any, tables: Mapping[str, PublicTable], given: Mapping[str, Any]
+) -> tuple[dict[str, Value], tuple[Stamp, ...]]:
+    """Each public table in the engine, with columns c0, c1, …, and the stamps of their files."""
+    found: dict[str, Value] = {}
+    stamps: list[Stamp] = []
+    for place, (name, table) in enumerate(tables.items()):
+        if name not in given:
+            if not Path(table.source).is_file():
+                raise DataUnavailable(f"no file at {table.source}, where public.{name}.source says it is")
+            stamps.append(Stamp.of(Path(table.source)))
+        rows = read_public(table, given.get(name))
+        found[name] = _LOADERS[engine](connection, f"sfumato_public{place}", rows)
+    return found, tuple(stamps)
+
+
+def read_public(table: PublicTable, data: Any = None) -> pa.Table:
+    """The table's declared columns under the names c0, c1, …; `data` stands for its source.
+
+    Raises:
+        InvalidInput: a column is not there, or a value of the key occurs twice.
+    """
+    if data is None:
+        data = read_rows(Path(table.source), table.form, list(table.columns))
+    connection = open_duckdb()
+    raw = connection.create_table("raw", data)
+    stored = {name.lower(): name for name in raw.columns}
+    absent = [name for name in table.columns if name.lower() not in stored]
+    if absent:
+        raise InvalidInput(
+            f"expected the columns {', '.join(absent)} in the public table {table.name}, got "
+            f"{', '.join(raw.columns)}; correct [public.{table.name}.columns]"
+        )
+    try:
+        columns = [
+            sanitized("duckdb", raw[stored[name.lower()]], table.columns[name]) for name in table.columns
+        ]
+    except SfumatoError as error:
+        raise InvalidInput(f"in the public table {table.name}: {error}") from None
+    rows = raw.select(**{f"c{place}": value for place, value in enumerate(columns)})
+    key = rows[f"c{list(table.columns).index(table.key)}"]
+    rows = rows.filter(key.notnull())
+    _check_unique(table, rows, key.get_name())
+    return rows.to_pyarrow()
+
+
+def _check_unique(table: PublicTable, rows: Value, key: str) -> None:
+    twice = rows.group_by(key).having(lambda found: found.count() > 1).agg(times=rows.count())
+    first = twice.order_by(key).limit(1).to_pyarrow().to_pylist()
+    if first:
+        raise InvalidInput(
+            f"expected each value of {table.key} once in the public table {table.name}, got "
+            f"{first[0][key]} {first[0]['times']} times, as columns.{table.key} reads it; remove the others"
+        )
+
+
+def _in_database(connection: Any, name: str, rows: pa.Table) -> Value:
+    return connection.create_table(name, rows, temp=True, overwrite=True)
+
+
+def _in_spark(connection: Any, name: str, rows: pa.Table) -> Value:
+    connection._session.createDataFrame(rows).createOrReplaceTempView(name)
+    return connection.table(name)
+
+
+_LOADERS = {"duckdb": _in_database, "postgres": _in_database, "spark": _in_spark}
+
 
 _private_log = logging.getLogger("sfumato.private.query")
 _private_log.addHandler(logging.NullHandler())
@@ -91,16 +165,21 @@ class Engine:
         if self.name == "duckdb":
             self._without_rows.execute(text).fetchall()
         else:
-            _RUN[self.name](self.connection, text)
+            self.connection.raw_sql(text)
 
     @cached_property
     def _without_rows(self) -> Any:
         return without_rows(self.connection.con, [self.raw, *self.tables.values(), *self.public.values()])
 
     def fetch(self, text: str) -> list[dict[str, Any]]:
-        """The rows of a prepared query; an engine's own error text never gets out."""
+        """All rows of a prepared query."""
+        return [row for rows in self.batches(text) for row in rows]
+
+    def batches(self, text: str) -> Iterator[list[dict[str, Any]]]:
+        """The rows of a prepared query, some at a time; an engine's own error text never gets out."""
         try:
-            return _RUN[self.name](self.connection, text)
+            yield from _BATCHES[self.name](self.connection, text)
+            return
         except Exception as error:
             interruption.check()
             _private_log.error("the engine failed", exc_info=error)
@@ -122,23 +201,30 @@ class Engine:
         return sanitized_unit(self.name, raw[sources.stored_name(name, raw.columns)], name)
 
 
-def _run_duckdb(connection: Any, text: str) -> list[dict[str, Any]]:
-    found = connection.con.execute(text)
-    names = [item[0] for item in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+def _of_cursor(cursor: Any) -> Iterator[list[dict[str, Any]]]:
+    names = [item[0] for item in cursor.description]
+    while rows := cursor.fetchmany(_AT_ONCE):
+        yield [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _run_postgres(connection: Any, text: str) -> list[dict[str, Any]]:
-    with contextlib.closing(connection.raw_sql(text)) as cursor:
-        names = [item[0] for item in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+def _of_postgres(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows stay on the server, which hands them over through a cursor of its own."""
+    with connection.con.transaction(), connection.con.cursor(name="sfumato") as cursor:
+        yield from _of_cursor(cursor.execute(text))
 
 
-def _run_spark(connection: Any, text: str) -> list[dict[str, Any]]:
-    return [row.asDict() for row in connection.raw_sql(text).collect()]
+def _of_spark(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
+    rows = connection.raw_sql(text).toLocalIterator()
+    while some := [row.asDict() for row in islice(rows, _AT_ONCE)]:
+        yield some
 
 
-_RUN = {"duckdb": _run_duckdb, "postgres": _run_postgres, "spark": _run_spark}
+_AT_ONCE = 10_000  # rows
+_BATCHES: Mapping[str, Callable[[Any, str], Iterator[list[dict[str, Any]]]]] = {
+    "duckdb": lambda connection, text: _of_cursor(connection.con.execute(text)),
+    "postgres": _of_postgres,
+    "spark": _of_spark,
+}
 
 
 def engine_for(policy: Policy) -> str:
@@ -151,7 +237,7 @@ def open_engine(
 ) -> Engine:
     """The policy's tables on an engine.
 
-    `data` is what to ask in place of the source: a DataFrame or Arrow table, or one for each table by name.
+    `data` stands for the source: a DataFrame or Arrow table, or one for each table by name.
     """
     name = _validate.one_of("engine", name or engine_for(policy), ENGINES)
     given = _given(policy, data)
@@ -232,7 +318,7 @@ def _open_spark(policy: Policy, master: str) -> Opened:
         # Days before 1582 are read as they are written, and are no error.
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-        # What a file says of its least and largest values leaves no row out.
+        # A file's statement of its least and largest values leaves no row out.
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.orc.filterPushdown": "false",
     }
@@ -252,14 +338,14 @@ def _open_spark(policy: Policy, master: str) -> Opened:
 
 
 def _silence(session: Any) -> None:
-    """Spark writes its errors, which may quote rows, to standard error before anybody can catch them."""
+    """Spark writes its errors, which may quote rows, to standard error before a caller can catch them."""
     session.sparkContext.setLogLevel("OFF")
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
 
 
 _SPARK_READS = ("parquet", "orc", "delta")
-"""Providers that read a row whatever the others hold; those of text files fail at odd lines, or join them."""
+"""Providers that read each row by itself; those of text files fail at odd lines, or join them."""
 
 
 def _spark_table(connection: Any, session: Any, policy: Policy, view: str) -> tuple[Value, tuple[Stamp, ...]]:

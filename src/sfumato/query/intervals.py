@@ -26,7 +26,7 @@ class Family(Enum):
 
 
 class Noise(Protocol):
-    """What intervals need to know of a noise."""
+    """The properties of a noise that intervals depend on."""
 
     @property
     def family(self) -> Family: ...

@@ -1,4 +1,8 @@
-"""The rows of a join, on whatever engine: what `joining` describes, in Ibis."""
+"""The rows of a join, on any engine, or the sums of rows added up for each person before the join.
+
+The second is cheaper, and gives the same sums where the joined tables have one row of a person and alone say in
+which group the person is: then all rows of a person are in one group, and no rows have to be put in order.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sfumato.errors import InvalidInput
 from sfumato.policy import Key, Policy
-from sfumato.query.bounding import first_rows
-from sfumato.query.choosing import from_list, in_list
-from sfumato.query.compilation import Value
+from sfumato.query.bounding import OWN_HASH, Bounding, first_rows
+from sfumato.query.choosing import from_list, in_list, listable
 from sfumato.query.engines import Engine
+from sfumato.query.expressions.base import Expression, Value, columns_of
+from sfumato.query.expressions.conditions import Every
 from sfumato.query.joining import Join, Joined, joined_columns, private_table
+from sfumato.query.keys import GroupKey, expression_of
 from sfumato.query.measures import UNIT
+from sfumato.query.plan import Query, columns_used
 
 
 def joined_rows(
@@ -58,7 +65,7 @@ _PERSON = "person"  # of the table that is being joined
 
 
 def _places(joined: Joined, policy: Policy) -> dict[str, str]:
-    """What each column of the join is called: as `rows_policy` numbers them."""
+    """The name of each column of the join: as `rows_policy` numbers them."""
     names = [f"{alias}.{name}" for alias, columns in joined_columns(joined, policy) for name in columns]
     return {name: f"c{place}" for place, name in enumerate(names)}
 
@@ -95,14 +102,69 @@ def _partner(
     table = table.mutate(**{name: in_list(table[name], values) for name, values in coded.items()})
     cut = first_rows(table, one.unit.rows, salt=salt)
     cut = cut.mutate(**{name: from_list(cut[name], values) for name, values in coded.items()})
-    return cut.select(*columns, **{_PERSON: cut[UNIT]})
+    # A view, as two partners that give the same columns would be one table to Ibis.
+    return cut.select(*columns, **{_PERSON: cut[UNIT]}).view()
 
 
 def _check_alike(one: Value, other: Value, join: Join) -> None:
-    """The schema is public: what is stored in two types is refused before anything is charged."""
+    """Refuse keys that are stored in two types before the charge: the schema is public."""
     kinds = [str(value.type()).removeprefix("!") for value in (one, other)]
     if kinds[0] != kinds[1]:
         raise InvalidInput(
             f"expected what joins {join.table} to be stored in one type on both sides, got {kinds[0]} and "
             f"{kinds[1]}; convert one of them"
         )
+
+
+def early_sums(engine: Engine, asked: Bounding, policy: Policy) -> Value | None:
+    """The sums of a query, in the cheaper order; None where that would not be the same."""
+    query, joined = asked.query, asked.query.joined
+    if joined is None or not joined.joins or query.per_person is not None:
+        return None
+    own = {f"{joined.alias}.{name}" for name in private_table(joined.table, policy).columns}
+    conditions = _conjuncts(query.where)
+    before = tuple(item for item in conditions if own.issuperset(columns_of(item)))
+    after = tuple(item for item in conditions if item not in before)
+    if not _is_the_same(query, joined, policy, own, after):
+        return None
+    # The first table's columns have the same numbers in the join.
+    first = engine.declared(private_table(joined.table, policy))
+    units = asked.sums_by_unit(first, Every(before) if before else None)
+    listed = _listed(engine, asked, after)
+    used = columns_used(query)
+    units = with_partners(engine, units, joined, policy, used=used, salt=asked.salt, listed=listed)
+    return asked.sums_of_units(units, Every(after) if after else None, listed)
+
+
+def _listed(engine: Engine, asked: Bounding, after: Sequence[Expression]) -> Mapping[str, Sequence[Key]]:
+    """The text columns that are grouped by and otherwise unread, with the values that have a group."""
+    if asked.keys is None or engine.name not in OWN_HASH:
+        return {}
+    keys, filtered = asked.query.keys, {name for item in after for name in columns_of(item)}
+    plain = {
+        key.column: values
+        for key, values in zip(keys, asked.keys, strict=True)
+        if isinstance(key, GroupKey) and asked.policy.columns[key.column].type == "text" and listable(values)
+    }
+    read = [name for key in keys for name in columns_of(expression_of(key))]
+    return {name: known for name, known in plain.items() if name not in filtered and read.count(name) == 1}
+
+
+def _conjuncts(where: Expression | None) -> tuple[Expression, ...]:
+    if where is None:
+        return ()
+    return where.parts if isinstance(where, Every) else (where,)
+
+
+def _is_the_same(
+    query: Query, joined: Joined, policy: Policy, own: set[str], after: Sequence[Expression]
+) -> bool:
+    """Whether a person finds one partner, who says the group, and the rows hold the added values."""
+    private = [join for join in joined.joins if join.column is None]
+    one_partner = all(private_table(join.table, policy).unit.rows == 1 for join in private)
+    looked_up = {join.column for join in joined.joins if join.column is not None}
+    grouped = {name for key in query.keys for name in columns_of(expression_of(key))}
+    filtered = {name for item in after for name in columns_of(item)}
+    measured = {name for item in query.aggregates for of in (item.of, item.other) for name in columns_of(of)}
+    by_person = private_table(joined.table, policy).unit.column is not None
+    return by_person and one_partner and not (looked_up | grouped | filtered) & own and own.issuperset(measured)

@@ -16,10 +16,8 @@ from typing import Any, NoReturn
 
 from sfumato.errors import InvalidInput
 from sfumato.policy import load_policy
-from sfumato.query.answer import Answer
+from sfumato.query.answer import Answer, KeptAnswers, open_ledger
 from sfumato.query.dry_run import ExpectedError
-from sfumato.query.kept import KeptAnswers
-from sfumato.query.opening import open_ledger
 from sfumato.query.table import Table
 
 
@@ -29,7 +27,7 @@ class _Words(argparse.ArgumentParser):
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext sfumato.query.magic` calls."""
+    """Register the magic, as `%load_ext sfumato.query.magic` asks."""
 
     def sfumato(line: str, cell: str) -> Answer | tuple[ExpectedError, ...]:
         """Answer the query in a cell for a share of its policy's budget."""

@@ -14,11 +14,10 @@ import ibis
 import numpy as np
 
 from sfumato.policy import Policy, Unit
-from sfumato.query.compilation import Value, compiled, whole
-from sfumato.query.expressions import ColumnValue
+from sfumato.query.expressions.base import ColumnValue, Value, whole
 from sfumato.query.measures import Counted, Integers
-from sfumato.query.noise import WholeNoise
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.pricing import WholeNoise
+from sfumato.query.reading import QueryRefused
 
 WIDEST = 2.0**51
 """Bounds of ± this are given where noise hides every cell: the widest that a policy can declare."""
@@ -46,7 +45,7 @@ class Magnitudes(Counted):
         return len(self.edges) - 1
 
     def cell(self, rows: Value, policy: Policy) -> Value:
-        value = compiled(self.of, rows, policy).cast("float64")
+        value = self.of.sql(rows, policy).cast("float64")
         return ibis.cases((value.notnull(), _found(value, self.edges, 0, self.cells)))
 
     def sensitivity(self, unit: Unit) -> int:
@@ -94,7 +93,7 @@ class ApproximateBounds:
         lower: The lower bound.
         upper: The upper bound.
         found: False where noise hid everything; the bounds are then ±2⁵¹.
-        epsilon: What they cost.
+        epsilon: Their cost.
         delta: Their δ.
         epsilon_spent: The ε of the ledger after it.
         epsilon_left: The largest further ε that the ledger would accept.
@@ -116,7 +115,7 @@ class ApproximateBounds:
         return dict(vars(self))
 
     def to_toml(self) -> str:
-        """The column's section of a policy, to be written in by whoever accepts them."""
+        """The column's section of a policy, for the holder to write in."""
         where = "columns" if self.table is None else f"tables.{_key(self.table)}.columns"
         ends = [int(end) if self.type == "integer" else end for end in (self.lower, self.upper)]
         return f'[{where}.{_key(self.column)}]\ntype = "{self.type}"\nlower = {ends[0]}\nupper = {ends[1]}'

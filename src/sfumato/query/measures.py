@@ -1,4 +1,4 @@
-"""What is measured: whole numbers that an engine adds up, of which one unit moves a known amount.
+"""Measures: whole numbers that an engine adds up, of which one unit moves a known amount.
 
 A measure knows all of its own part: which values it takes of a row, how they are added up for each unit, how a
 unit is held within its rows, which numbers come out, and by how much one unit moves them. Most are sums that
@@ -17,10 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.policy import Policy, Unit
-from sfumato.query.compilation import Value, compiled, multiples, steps_above, whole, whole_quotient
-from sfumato.query.expressions import Expression
-from sfumato.query.ranges import Range, public_bounds
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.expressions.base import (
+    Expression,
+    Range,
+    Value,
+    multiples,
+    public_bounds,
+    steps_above,
+    whole,
+    whole_quotient,
+)
+from sfumato.query.reading import QueryRefused
 
 Integers = npt.NDArray[np.int64]
 UNIT = "unit"
@@ -67,7 +74,7 @@ class Measure(ABC):
         return 1
 
     def absorbed(self, other: Measure, policy: Policy) -> Measure | None:
-        """A measure that answers what this one and the other answer, at the price of one."""
+        """A measure that stands for this one and the other, at the price of one."""
         return self if self == other else None
 
 
@@ -79,7 +86,7 @@ class Counted(Measure):
 
     @abstractmethod
     def cell(self, rows: Value, policy: Policy) -> Value:
-        """What is counted on each row; NULL is not."""
+        """The value that is counted on each row; NULL is not."""
 
     @property
     def distinct(self) -> bool:
@@ -137,7 +144,7 @@ class Moments(Measure):
     degree 0: (1); degree 1: R·(1−z, z); degree 2: R·((1−z)², 2z(1−z), z²); and, with `missing`, R for a NULL in
     a number of its own. They are never negative and one row's add up to R, so that the L1 sensitivity of all of
     them together is rows · R, as if only one had been asked (a partition of unity). Counts, sums, averages and
-    variances are linear in them or ratios of what is.
+    variances are linear in them, or ratios of such.
     """
 
     of: Expression | None
@@ -157,7 +164,7 @@ class Moments(Measure):
         if self.of is None:
             return {}
         if self.degree == 0:
-            return {f"x{position}": compiled(self.of, rows, policy).notnull().ifelse(1, ibis.null("int64"))}
+            return {f"x{position}": self.of.sql(rows, policy).notnull().ifelse(1, ibis.null("int64"))}
         steps = steps_above(self.of, self.fixed.lower, self.fixed.grid, self.fixed.span, rows, policy)
         return {f"x{position}": steps}
 
@@ -342,7 +349,7 @@ class Cells(Counted):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(children of a node, levels): what makes the rank's variance, levels³·(children − 1), least."""
+        """(children of a node, levels): those that make the rank's variance, levels³·(children − 1), least."""
         options = [(math.ceil(self.cells ** (1 / levels) - 1e-9), levels) for levels in range(1, 7)]
         return min(options, key=lambda option: option[1] ** 3 * (option[0] - 1))
 
@@ -393,7 +400,7 @@ class DifferentValues(Counted):
         return True
 
     def cell(self, rows: Value, policy: Policy) -> Value:
-        return compiled(self.of, rows, policy)
+        return self.of.sql(rows, policy)
 
     def sensitivity(self, unit: Unit) -> int:
         return unit.rows

@@ -1,4 +1,4 @@
-"""What the names in a query mean under a policy."""
+"""The meaning of the names in a query under a policy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Column, Policy
-from sfumato.query.reading import Tally, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, Tally, parts, shown
 
 _RESERVED = {name.upper() for name in DuckDB.Generator.RESERVED_KEYWORDS} | {"VALUES", "SELECT"}
 
@@ -21,7 +20,7 @@ _RESERVED = {name.upper() for name in DuckDB.Generator.RESERVED_KEYWORDS} | {"VA
 class Tables:
     """The names of joined tables, in lower case: each one's columns and where they are in the policy.
 
-    `units` says what tells people apart in those tables where every row has it, and `absent` in those that
+    `units` names the person column of those tables where every row has it, and `absent` in those that
     were joined with LEFT JOIN. `merged` holds the names that USING makes one column.
     """
 
@@ -45,9 +44,9 @@ class Tables:
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The policy of the rows, and what the query calls their table; with `tables`, it is a join of these.
+    """The policy of the rows, and the alias of their table; with `tables`, it is a join of these.
 
-    `source` is what stands after FROM, for suggestions.
+    `source` is the text after FROM, for suggestions.
     """
 
     policy: Policy

@@ -1,7 +1,7 @@
-"""The nearest query that is answered: what was asked, without the parts that cannot be.
+"""The nearest query that is answered: the question without the parts that cannot be.
 
-Each condition, key and column of a refused query is tried by itself. What is refused is replaced by what its
-own refusal suggests, or left out, and the result is suggested only if it is answered as a whole.
+Each condition, key and column of a refused query is tried by itself. A refused part is replaced by the
+suggestion of its refusal, or left out, and the result is suggested only if it is answered as a whole.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
-from sfumato.query.reading import connected, parsed
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, connected, parsed
 
 Attempt = Callable[[exp.Select], QueryRefused | None]
 """Why a SELECT is refused; None if it is answered."""
@@ -66,7 +65,7 @@ def _copied(value: Expr | list[Expr]) -> Expr | list[Expr]:
 
 
 def _grafted(own: exp.Select | None, repaired: exp.Select | None) -> exp.Select | None:
-    """What the refusal suggests, of the rows that were asked for."""
+    """The suggestion of the refusal, for the rows that were asked for."""
     if own is None or repaired is None or _items(own) == ["COUNT(*)"]:
         return None
     found = repaired.copy()
@@ -103,7 +102,7 @@ def _repaired(select: exp.Select, source: exp.Select, attempt: Attempt) -> exp.S
 
 
 def _keys(nodes: list[Expr], source: exp.Select, attempt: Attempt) -> tuple[list[Expr], dict[str, list[Expr]]]:
-    """The keys that are answered, and what stands in place of others."""
+    """The keys that are answered, and the replacements of others."""
     keys: list[Expr] = []
     instead: dict[str, list[Expr]] = {}
     for node in nodes:
@@ -120,7 +119,7 @@ def _keys(nodes: list[Expr], source: exp.Select, attempt: Attempt) -> tuple[list
 def _selected(
     items: list[Expr], keys: list[Expr], instead: dict[str, list[Expr]], source: exp.Select, attempt: Attempt
 ) -> list[Expr]:
-    """What is answered of the SELECT list, or what its refusal suggests; new keys come before the others."""
+    """The answered items of the SELECT list, or the suggestions of their refusals; new keys come first."""
     found: list[Expr] = []
     for item in items:
         alone = source.copy().select(item.copy())

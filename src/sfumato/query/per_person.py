@@ -1,8 +1,8 @@
 """One row a person: SELECT … FROM (SELECT person, COUNT(*) AS n FROM visits GROUP BY person).
 
-What the inner query computes from a person's own rows becomes a table in which every person has one row, with
-bounds that follow from the policy: a count, or a sum, is clipped to what `unit.rows` rows can reach, or to what
-LEAST(COUNT(*), 20) says. The outer query is asked of that table like of any other, with one row a person.
+The values that the inner query computes from a person's own rows make a table of one row a person, with bounds
+that follow from the policy: a count, or a sum, is clipped to the reach of `unit.rows` rows, or to the bounds
+that LEAST(COUNT(*), 20) says. The outer query is asked of that table like of any other, with one row a person.
 """
 
 from __future__ import annotations
@@ -19,22 +19,26 @@ from sqlglot.expressions import Expr
 
 from sfumato.errors import InvalidInput
 from sfumato.policy import Column, Policy, Unit
-from sfumato.query.compilation import Value, clip, compiled, double, whole
-from sfumato.query.expressions import (
+from sfumato.query.expressions.base import (
     CONDITION,
     DATE,
+    LARGEST,
     NUMBER,
     TEXT,
-    Condition,
     Expression,
-    kind_of,
+    Range,
+    Value,
+    check_values,
+    clip,
+    condition,
+    double,
+    translated,
+    whole,
 )
+from sfumato.query.expressions.numbers import as_number
 from sfumato.query.measures import UNIT
 from sfumato.query.names import Names
-from sfumato.query.ranges import LARGEST, Range, check_values, days_of, range_of, snapping
-from sfumato.query.reading import MOST_AGGREGATES, constant, parts, shown
-from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import as_number, condition, translated
+from sfumato.query.reading import MOST_AGGREGATES, QueryRefused, constant, parts, shown
 
 _FUNCTIONS: dict[type[Expr], str] = {
     exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.ArgMin: "first",
@@ -61,11 +65,11 @@ _PRESENT = PersonValue("the person's rows", "count")  # where nothing is compute
 
 @dataclass(frozen=True)
 class PerPerson:
-    """The inner query: what is computed for each person, from which of the rows."""
+    """The inner query: the values computed for each person, and the rows they come from."""
 
     values: tuple[PersonValue, ...]
-    where: Condition | None = None
-    having: Condition | None = None  # on the values, some of which are there for it alone
+    where: Expression | None = None
+    having: Expression | None = None  # on the values, some of which are there for it alone
 
 
 def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
@@ -145,16 +149,16 @@ def _person_value(node: Expr, names: Names) -> PersonValue:
     if function in ("any", "all", "count_if"):
         return PersonValue("", function, condition(inside, names))
     found = translated(inside, names)
-    if function in ("sum", "avg") or kind_of(found, names.policy) == CONDITION:
+    if function in ("sum", "avg") or found.kind(names.policy) == CONDITION:
         found = as_number(found, inside, names)
-    if kind_of(found, names.policy) == TEXT:
+    if found.kind(names.policy) == TEXT:
         instead = _in_time(node, names)
         raise QueryRefused(f"{shown(node)} is not answered: engines sort texts differently{instead}")
     return PersonValue("", function, found)
 
 
 def _in_time(node: Expr, names: Names) -> str:
-    """What stands in for the least or largest text: that of the row with the first or last day, or number."""
+    """A remedy for the least or largest text: that of the row with the first or last day, or number."""
     columns = list(names.policy.columns.values())
     days = [column for column in columns if column.type == "date"]
     by = next(iter(days or [column for column in columns if column.numeric]), None)
@@ -203,7 +207,7 @@ def _column(value: PersonValue, policy: Policy) -> Column:
         return Column(name=value.name, type="integer" if found.whole else "real", lower=low, upper=high)
     if kind == DATE:
         assert value.of is not None
-        first, last = days_of(value.of, policy)  # type: ignore[arg-type]
+        first, last = value.of.days(policy)
         declared = (first, last) != (datetime.date(1, 1, 1), datetime.date(9999, 12, 31)) and first < last
         low_day, high_day = (first, last) if declared else (None, None)
         return Column(name=value.name, type="date", lower=low_day, upper=high_day)
@@ -225,7 +229,7 @@ def _kind(value: PersonValue, policy: Policy) -> str:
         return CONDITION
     if value.function in ("min", "max", "first", "last"):
         assert value.of is not None
-        return kind_of(value.of, policy) or NUMBER
+        return value.of.kind(policy) or NUMBER
     return NUMBER
 
 
@@ -236,7 +240,7 @@ def _range(value: PersonValue, policy: Policy) -> Range:
         found = Range(0.0, rows, 1.0)
     else:
         assert value.of is not None
-        found = range_of(value.of, policy)
+        found = value.of.range(policy)
     if value.function == "sum":
         found = Range(rows * min(found.low, 0.0), rows * max(found.high, 0.0), found.grid)
     if value.function == "avg":
@@ -271,10 +275,10 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
     """The declared rows, added up to one row a person, under the names c0, c1, … and unit."""
     kept = rows.filter(rows[UNIT].notnull())
     if inner.where is not None:
-        kept = kept.filter(compiled(inner.where, kept, policy))
-    # Columns first, which what is added up then reads: a constant has a value on every row, as all else.
+        kept = kept.filter(inner.where.sql(kept, policy))
+    # Columns first, which the aggregates then read: a constant has a value on every row too.
     columns = {
-        f"{letter}{i}": compiled(part, kept, policy)
+        f"{letter}{i}": part.sql(kept, policy)
         for i, value in enumerate(inner.values)
         for letter, part in (("v", value.of), ("b", value.by))
         if part is not None
@@ -287,7 +291,7 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
     persons = found.select(UNIT, **bounded)
     if inner.having is None:
         return persons
-    return persons.filter(compiled(inner.having, persons, person_policy(inner, policy)))
+    return persons.filter(inner.having.sql(persons, person_policy(inner, policy)))
 
 
 def _total(place: int, value: PersonValue, rows: Value, policy: Policy) -> Value:
@@ -299,7 +303,7 @@ def _total(place: int, value: PersonValue, rows: Value, policy: Policy) -> Value
     if value.function == "count_if":
         return of.sum() if of.type().is_integer() else of.ifelse(1, 0).sum()
     if value.function in ("sum", "avg"):
-        total = _exact_sum(of, range_of(value.of, policy))
+        total = _exact_sum(of, value.of.range(policy))
         return total if value.function == "sum" else total / of.count().nullif(0).cast("float64")
     return _AGGREGATIONS[value.function](of, rows[f"b{place}"] if value.by is not None else None)
 
@@ -308,11 +312,11 @@ _HALF = 46  # bits of each of the two whole numbers that a number is taken apart
 
 
 def _exact_sum(of: Value, found: Range) -> Value:
-    """The sum of a person's numbers, to the last bit the same in whatever order an engine adds them up.
+    """The sum of a person's numbers, to the last bit the same in every order of addition.
 
     Sums of doubles round by the order of the rows, and that depends on who else is in the table: one person
     could tip the sums of others over a threshold. So whole numbers are added up: a number x below 2ᵉ as ⌊x/s⌋
-    with s = 2ᵉ⁻⁴⁶, and what is left of it in steps of s·2⁻⁴⁶.
+    with s = 2ᵉ⁻⁴⁶, and the rest of it in steps of s·2⁻⁴⁶.
     """
     if found.whole:
         return _whole_sum(of)
@@ -335,5 +339,4 @@ def _bounded(total: Value, value: PersonValue, policy: Policy) -> Value:
     if found.whole:
         within = clip(total.cast("float64"), double(found.low), double(found.high)).floor().cast("int64")
         return clip(within, whole(int(found.low)), whole(int(found.high)))
-    shift = double(snapping(found.size))
-    return (clip(total.cast("float64"), double(found.low), double(found.high)) + shift) - shift
+    return found.snap(clip(total.cast("float64"), double(found.low), double(found.high)))

@@ -1,4 +1,4 @@
-"""A query as a frozen plan: what is asked, and what has to be measured to answer it."""
+"""A query as a frozen plan."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from sfumato import _validate
 from sfumato.policy import Key, Policy, Unit
-from sfumato.query.expressions import Condition, Expression, columns_of
+from sfumato.query.expressions.base import Expression, columns_of
 from sfumato.query.joining import Joined, rows_policy
 from sfumato.query.keys import AnyKey, expression_of, public_values, ungrouped
 from sfumato.query.per_person import PerPerson, person_policy
 from sfumato.query.postprocessing import PostProcessing
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Aggregate:
 
     Args:
         function: The aggregate's name, such as "avg".
-        of: What it is computed of; None for COUNT(*) and for people.
+        of: The expression it is computed of; None for COUNT(*) and for people.
         level: The level of a quantile, between 0 and 1.
         other: The second column of a covariance.
     """
@@ -51,27 +51,27 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What is asked, in terms of the policy's columns. `parse_query` makes one from SQL, `select` in Python.
+    """A question in terms of the policy's columns. `parse_query` makes one from SQL, `select` in Python.
 
     Attributes:
         outputs: The columns of the answer.
-        keys: What rows are grouped by.
+        keys: The keys that rows are grouped by.
         where: Which rows count.
         order: (position of an output, whether descending), for each column to sort by.
         limit: How many rows of the answer are shown.
-        post: What is computed from the noisy outputs, and shown in their place.
+        post: The computation from the noisy outputs, shown in their place.
         per_person: The sub-query that makes one row of each person.
-        joined: Which table is read, and what is joined to it; None for the policy's first.
+        joined: The table that is read, and the joins to it; None for the policy's first.
     """
 
     outputs: tuple[Output, ...]
     keys: tuple[AnyKey, ...] = ()
-    where: Condition | None = None
+    where: Expression | None = None
     order: tuple[tuple[int, bool], ...] = ()  # (output, descending)
     limit: int | None = None
     post: PostProcessing | None = None  # computed from the outputs, which it shows instead
     per_person: PerPerson | None = None  # the sub-query that makes one row of each person
-    joined: Joined | None = None  # which table is read, and what is joined to it; None: the policy's first
+    joined: Joined | None = None
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:

@@ -1,12 +1,15 @@
-"""What is computed from the noisy answer, at no price: arithmetic on aggregates, HAVING, windows, ORDER BY.
+"""Computation on the noisy answer, at no price: arithmetic on aggregates, HAVING, windows, ORDER BY.
 
 A query that asks for more than keys and aggregates is taken apart: its aggregates are measured as if asked
 alone, and the rest is run as SQL on the noisy answer, in a DuckDB of its own that holds nothing else and can
 open nothing. No name of the user reaches it: keys are k0, k1, …, aggregates a0, a1, …
 
-The intervals of what is computed come from simulation: noise of the known kind is added to the noisy answer
+The intervals of computed columns come from simulation: noise of the known kind is added to the noisy answer
 once more, many times, and the rest computed for each. As the noise is symmetric, that is how far off the truth
 can be.
+
+A SELECT around an answer, as SELECT … FROM (SELECT ward, COUNT(*) AS n … GROUP BY ward) WHERE n > 10, reads
+only released values too: arithmetic, WHERE, windows, ORDER BY and LIMIT, or a row of aggregates over it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -24,8 +27,16 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.query.intervals import LEVEL
-from sfumato.query.reading import Tally, balanced, connected, constant, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import (
+    QueryRefused,
+    Tally,
+    balanced,
+    connected,
+    constant,
+    parts,
+    shown,
+    whole_constant,
+)
 
 _MOST_DRAWS, _LEAST_DRAWS, _MOST_ROWS, _MOST_VALUES = 200, 20, 200_000, 1_000_000
 _WINDOWS = (
@@ -45,7 +56,7 @@ OVER_ALL = (exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.Median)
 
 @dataclass(frozen=True)
 class PostProcessing:
-    """SQL over the columns k0, k1, … and a0, a1, … of the noisy answer, or o0, o1, … of what is `inner`.
+    """SQL over the columns k0, k1, … and a0, a1, … of the noisy answer, or o0, o1, … of `inner`.
 
     `order` holds expressions and their directions. With `one_row`, the rows of the answer are added up.
     """
@@ -83,7 +94,7 @@ class Places:
 
 
 def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
-    """A node over the answer's columns; whatever reads rows outside an aggregate is refused."""
+    """Rewrite a node over the answer's columns; one that reads rows outside an aggregate is refused."""
     if isinstance(node, exp.Window):
         return _window(node, places)
     if type(node) in places.derived:
@@ -96,10 +107,6 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
     if isinstance(node, exp.Column):
         if node.name.lower() in places.columns and node.table.lower() in ("", places.answer):
             return exp.column(places.columns[node.name.lower()])
-        if places.answer and node.name.lower() not in places.aliases:
-            raise QueryRefused(
-                f"{shown(node)} is no column of the answer, which has {', '.join(places.columns)}"
-            )
         named = places.aliases.get(node.name.lower()) if aliased and not node.table else None
         if named is None and places.answer:
             raise QueryRefused(
@@ -151,7 +158,7 @@ def _with_children(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def _window(node: exp.Window, places: Places) -> Expr:
-    """A window over the answer: its function is the answer's, what is inside it may be an aggregate of rows."""
+    """A window over the answer: its function is the answer's, its argument may be an aggregate of rows."""
     function, partition, order, spec, _ = parts(node, "this", "partition_by", "order", "spec", "over")
     if not isinstance(function, _WINDOWS):
         raise QueryRefused(f"{shown(node)} is not answered: there is no such window over the answer")
@@ -216,7 +223,7 @@ def process(
         found = connection.execute(_statement(post))
         kinds = [str(item[1]) for item in found.description][1:]
         shown_rows = found.fetchall()
-        # What is shown as it was measured has an interval of its own.
+        # An aggregate that is shown as it was measured has an interval of its own.
         simulated = [kind in _NUMBERS and post.origin(place) is None for place, kind in enumerate(kinds)]
         ends = connection.execute(_intervals(post, simulated)).fetchall() if any(simulated) else []
     by_group = {int(row[0]): iter(row[1:]) for row in ends}
@@ -248,7 +255,7 @@ _TRIED_NUMBERS = (1.5, -1e6, 1e15)
 
 
 def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int, types: Sequence[type]) -> None:
-    """Have a made-up answer processed, so that what cannot be computed is refused before anything is charged.
+    """Have a made-up answer processed, so that a computation that fails is refused before the charge.
 
     `keys` has values that each key can have: the ends of a range, for numbers.
     """
@@ -306,7 +313,7 @@ def _order(post: PostProcessing) -> str:
 
 
 def _rows(post: PostProcessing) -> str:
-    """draw, g, the outputs and what they are ordered by, of every draw, before LIMIT."""
+    """Select draw, g, the outputs and the keys of their order, of every draw, before LIMIT."""
     source = "answer" if post.inner is None else f"({_limited(post.inner)})"
     values = [f"({output}) AS o{i}" for i, output in enumerate(post.outputs)]
     values += [f"({node}) AS r{i}" for i, (node, _) in enumerate(post.order)]
@@ -355,3 +362,86 @@ def _finite(value: Any) -> Any:
 
 def _pair(ends: list[float] | None) -> tuple[float, float] | None:
     return None if ends is None else (ends[0], ends[1])
+
+
+_CLAUSES = ("expressions", "where", "qualify", "order", "limit", "offset", "from_")
+
+
+def over_answer(select: exp.Select, name: str, inner: PostProcessing) -> PostProcessing:
+    """Plan the computation of a SELECT from an answer that it calls `name`."""
+    if select.args.get("group") or select.args.get("having"):
+        raise QueryRefused("an answer is not grouped again; group in the query inside, and filter with WHERE")
+    if select.args.get("joins"):
+        raise QueryRefused("an answer is not joined; joins stand in the query inside")
+    parts(select, *_CLAUSES)
+    items = _items(select.args["expressions"], inner)
+    columns = {column.lower(): f"o{place}" for place, column in enumerate(inner.names)}
+    places = Places(
+        answer=name.lower(), columns=columns, aliases={alias.lower(): node for node, alias in items}
+    )
+    one_row = any(_has_total(node) for node, _ in items)
+    return replace(from_select(select, items, places, filtered="where"), inner=inner, one_row=one_row)
+
+
+def from_select(
+    select: exp.Select, items: list[tuple[Expr, str]], places: Places, *, filtered: str
+) -> PostProcessing:
+    """Plan the computation of a SELECT: `items` holds its nodes and names, `filtered` names its filter."""
+
+    def clause(name: str) -> str:
+        found = select.args.get(name)
+        return "" if found is None else as_sql(rewritten(parts(found, "this")[0], places))
+
+    order = select.args.get("order")
+    return PostProcessing(
+        names=tuple(name for _, name in items),
+        outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in items),
+        having=clause(filtered) or "TRUE",
+        qualify=clause("qualify"),
+        order=tuple(
+            _ordered_by(item, items, places)
+            for item in (parts(order, "expressions")[0] if order is not None else ())
+        ),
+        limit=whole_constant(select.args.get("limit"), "LIMIT"),
+        offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
+    )
+
+
+def _items(expressions: list[Expr], inner: PostProcessing) -> list[tuple[Expr, str]]:
+    """The selected nodes and their names; a star stands for all columns of the answer."""
+    found: list[tuple[Expr, str]] = []
+    for item in expressions:
+        if type(item) is exp.Star:
+            parts(item)
+            found += [(exp.column(exp.to_identifier(name, quoted=True)), name) for name in inner.names]
+        elif type(item) is exp.Alias:
+            node, alias = parts(item, "this", "alias")
+            found.append((node, str(alias.name)))
+        else:
+            found.append((item, _name(item, inner)))
+    return found
+
+
+def _name(item: Expr, inner: PostProcessing) -> str:
+    """A column as the answer inside spells it; anything else in small letters."""
+    if type(item) is not exp.Column:
+        return shown(item).lower()
+    return next((name for name in inner.names if name.lower() == item.name.lower()), item.name.lower())
+
+
+def _has_total(node: Expr) -> bool:
+    """Whether rows of the answer are added up, beside windows."""
+    totals = [item for item in node.find_all(*OVER_ALL) if type(item.parent) is not exp.Window]
+    return bool(totals)
+
+
+def _ordered_by(item: Expr, items: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
+    """An expression and its direction; a number or a name of the SELECT list stands for its item."""
+    node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
+    number = constant(node)
+    if number is not None and number.is_integer() and 1 <= number <= len(items):
+        node = items[int(number) - 1][0]
+    elif places.answer and type(node) is exp.Column and not node.table:
+        node = next((found for found, alias in items if alias.lower() == node.name.lower()), node)
+    direction = f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
+    return as_sql(rewritten(node, places, aliased=not places.answer)), direction

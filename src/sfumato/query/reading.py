@@ -1,14 +1,14 @@
-"""How the parsed text is read: every argument of every node is asked for by name, or the query is refused.
+"""Reading of the parsed text: every argument of every node is asked for by name, or the query is refused.
 
-A parser knows more SQL than this language answers. What it keeps in an argument that nobody asked for would be
-passed over in silence (BETWEEN SYMMETRIC, LIMIT 10%, a table's column aliases), and the answer would be to
-another question. So nodes are taken apart by `parts` alone.
+A parser knows more SQL than this language answers. An argument that no code asked for would be passed over in
+silence (BETWEEN SYMMETRIC, LIMIT 10%, a table's column aliases), and the answer would be to another question.
+So nodes are taken apart by `parts` alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,12 +17,29 @@ from sqlglot.dialects import DuckDB
 from sqlglot.expressions import Expr
 from sqlglot.tokenizer_core import TokenType
 
-from sfumato.query.expressions import walk
-from sfumato.query.refusal import QueryRefused
+from sfumato.errors import Refused
+
+
+class QueryRefused(Refused):
+    """A query that cannot be answered privately: why, and the nearest one that can.
+
+    Raised from the text of the query and the policy alone, before any data is touched, so that a refusal says
+    nothing about anyone.
+
+    Args:
+        reason: Why, in one sentence.
+        nearest: A query that would be answered.
+    """
+
+    def __init__(self, reason: str, *, nearest: str = "") -> None:
+        super().__init__(reason + (f"; you could ask: {nearest}" if nearest else ""))
+        self.reason = reason
+        self.nearest = nearest
+
 
 _T = TypeVar("_T")
 
-# How large a question may be. What plans and compiles it passes over it a fixed number of times: within these
+# Largest sizes of a question. Its planner passes over it a fixed number of times: within these
 # limits for less than a second, and without running out of stack.
 MOST_TEXT = 20_000  # letters
 MOST_BRACKETS = 25  # of which each takes the parser up to 25 calls of the 1,000 that Python nests
@@ -34,7 +51,7 @@ MOST_KEYS = 20  # of GROUP BY
 MOST_AGGREGATES = 50  # different ones, which share one ε; each takes an engine 20 ms to plan
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
-# What the parser of the DuckDB dialect sets by itself, and what says nothing that is not said elsewhere.
+# Arguments that the parser of the DuckDB dialect sets by itself, which add no meaning.
 _SET_BY_THE_PARSER: dict[type[Expr], set[str]] = {
     exp.Count: {"big_int"},
     exp.Greatest: {"ignore_nulls"},
@@ -49,7 +66,7 @@ _SET_BY_THE_PARSER: dict[type[Expr], set[str]] = {
 
 
 def parts(node: Expr, *names: str) -> tuple[Any, ...]:
-    """The named arguments of a node; whatever else it holds is refused."""
+    """The named arguments of a node; any other argument is refused."""
     known = {*names, *_SET_BY_THE_PARSER.get(type(node), ())}
     for name, value in node.args.items():
         if name not in known and value not in (None, False, [], ""):
@@ -61,6 +78,18 @@ def shown(node: Expr) -> str:
     """A node as SQL, for a message."""
     text = node.sql(dialect="duckdb")
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def walk(expression: Any) -> Iterator[Any]:
+    """An expression and all parts of it; a repeated part, each time."""
+    waiting = [expression]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, tuple):
+            waiting += reversed(item)
+        elif is_dataclass(item):
+            yield item
+            waiting += [getattr(item, field.name) for field in reversed(fields(item))]
 
 
 def connected(node: Expr, kind: type[exp.Connector]) -> list[Expr]:
@@ -95,7 +124,7 @@ def parsed(text: str) -> list[Expr]:
 
     Raises:
         SqlglotError: If it is not SQL.
-        QueryRefused: If it is larger than what is answered.
+        QueryRefused: If it is larger than these limits.
     """
     dialect, depth = DuckDB(), 0
     tokens = dialect.tokenize(text)
@@ -113,7 +142,7 @@ def parsed(text: str) -> list[Expr]:
 
 
 def _check_size(node: Expr) -> None:
-    """Refuse what is too large, or nested so deeply that reading it, or an engine, could run out of stack.
+    """Refuse a query that is too large, or nested so deeply that a reader or engine could run out of stack.
 
     A chain of AND or OR, as long as the text may be, counts as one level.
     """
@@ -142,7 +171,7 @@ def _check_number(items: list[Expr] | None, name: str, most: int) -> None:
 
 @dataclass
 class Tally:
-    """What a short text makes long, counted over one query: all passes over a plan count repetitions again."""
+    """The repetitions in one query, of which a short text can make many."""
 
     parts: int = 0
 

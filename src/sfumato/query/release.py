@@ -1,4 +1,12 @@
-"""Exact sums → noisy numbers. Everything after the noise is post-processing."""
+"""Noise on exact sums, and quantiles with intervals from a tree of noisy counts over a public grid of cells.
+
+At an edge e between cells, D(e) = (1−q)·#left − q·#right rises from −qN to (1−q)N and crosses 0 at the
+q-quantile. Both counts are sums over the siblings of the nodes on the way down to e, so that D's variance is
+known before anything is asked, and the edges that agree with D = 0 up to its noise are a confidence interval.
+
+Hay, Rastogi, Miklau & Suciu 2010, "Boosting the accuracy of differentially private histograms through
+consistency", section 4, for trees of counts.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +15,101 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
-from sfumato.query import quantiles
-from sfumato.query.intervals import Floats
+from sfumato.query.intervals import LEVEL, Family, Floats
 from sfumato.query.measures import Cells, Counted, Integers, Measure
-from sfumato.query.noise import WholeNoise
-from sfumato.query.pricing import Price
+from sfumato.query.pricing import Price, WholeNoise
 from sfumato.randomness import Sampler
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Noisy counts of each level, (groups, nodes), from the top level down to the cells."""
+
+    cells: Cells
+    levels: tuple[Integers, ...]
+    noise: WholeNoise
+
+
+def noisy_tree(cells: Cells, counts: Integers, noise: WholeNoise, sampler: Sampler) -> Tree:
+    """Counts of the cells, (groups, cells), added up level by level and noised."""
+    children, depth = cells.shape
+    padded = np.zeros((len(counts), children**depth), dtype=np.int64)
+    padded[:, : cells.cells] = counts
+    levels = []
+    for level in range(1, depth + 1):
+        nodes = padded.reshape(len(counts), children**level, children ** (depth - level)).sum(axis=2)
+        levels.append(noise.release(nodes, sampler))
+    return Tree(cells, tuple(levels), noise)
+
+
+def quantile(tree: Tree, level: float) -> tuple[Floats, Floats, Floats]:
+    """The value, and the ends of its 95% interval, for each group."""
+    crossing, spread = _crossing(tree, level)  # (groups, cells), (cells,)
+    last = tree.cells.cells - 1
+    rising = (np.maximum.accumulate(crossing, axis=1) + _falling_minimum(crossing)) / 2
+    # Where D rests at 0 every value is a quantile: take the middle, as MEDIAN does.
+    ends = [
+        np.minimum((rising[:, 1:] < 0).sum(axis=1), last),
+        np.minimum((rising[:, 1:] <= 0).sum(axis=1), last),
+    ]
+    value = (_values(tree.cells, ends[0]) + _values(tree.cells, ends[1])) / 2
+    # The quantile's cell c has D(c) ≤ 0 ≤ D(c+1); each end is wrong with probability at most 2.5%.
+    possible_low = np.column_stack([crossing[:, 1:] >= -spread[1:], np.ones(len(crossing), dtype=bool)])
+    possible_high = np.column_stack([np.ones(len(crossing), dtype=bool), crossing[:, 1:] <= spread[1:]])
+    low = possible_low.argmax(axis=1)
+    high = last - possible_high[:, ::-1].argmax(axis=1)
+    return value, _edges(tree.cells, low, 0), _edges(tree.cells, np.maximum(high, low), 1)
+
+
+def _falling_minimum(values: Floats) -> Floats:
+    return np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1]
+
+
+def _crossing(tree: Tree, level: float) -> tuple[Floats, Floats]:
+    """D at the left edge of each cell, and how far noise alone can move it."""
+    children, depth = tree.cells.shape
+    leaves = children**depth
+    edges = np.arange(tree.cells.cells)
+    left = np.zeros((len(tree.levels[0]), len(edges)))
+    right = tree.levels[-1][:, edges].astype(float)
+    left_nodes, right_nodes = np.zeros(len(edges)), np.ones(len(edges))
+    for number, nodes in enumerate(tree.levels, start=1):
+        ancestors = edges // (leaves // children**number)
+        families = nodes.reshape(len(nodes), nodes.shape[1] // children, children)
+        before = np.cumsum(families, axis=2) - families
+        after = families.sum(axis=2, keepdims=True) - before - families
+        left += before.reshape(nodes.shape)[:, ancestors]
+        right += after.reshape(nodes.shape)[:, ancestors]
+        left_nodes += ancestors % children
+        right_nodes += children - 1 - ancestors % children
+    crossing = (1 - level) * left - level * right
+    return crossing, _spread(left_nodes, right_nodes, level, tree.noise)
+
+
+def spread_of(family: Family) -> float:
+    """The variance of a standard Laplace, or Gaussian."""
+    return 2.0 if family is Family.LAPLACE else 1.0
+
+
+def _spread(left_nodes: Floats, right_nodes: Floats, level: float, noise: WholeNoise) -> Floats:
+    """The one-sided 97.5% quantile of D's noise: normal, corrected for its kurtosis (Cornish–Fisher)."""
+    squares = (1 - level) ** 2 * left_nodes + level**2 * right_nodes
+    fourths = (1 - level) ** 4 * left_nodes + level**4 * right_nodes
+    z = float(stats.norm.ppf((1 + LEVEL) / 2))
+    excess = 3.0 if noise.family is Family.LAPLACE else 0.0
+    corrected = z + (z**3 - 3 * z) * excess * fourths / squares**2 / 24
+    spread: Floats = corrected * np.sqrt(spread_of(noise.family) * squares) * noise.scale
+    return spread
+
+
+def _values(cells: Cells, found: npt.NDArray[np.int64]) -> Floats:
+    return np.array([sum(cells.edges(int(cell))) / 2 for cell in found], dtype=float)
+
+
+def _edges(cells: Cells, found: npt.NDArray[np.int64], side: int) -> Floats:
+    return np.array([cells.edges(int(cell))[side] for cell in found], dtype=float)
 
 
 @dataclass(frozen=True)
@@ -23,7 +119,7 @@ class Noisy:
     measure: Measure
     noise: WholeNoise
     parts: Integers
-    tree: quantiles.Tree | None = None
+    tree: Tree | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +138,7 @@ def add_noise(
     found, waiting, position = [], iter(cells), 0
     for measure, noise in zip(price.measures, price.noises, strict=True):
         if isinstance(measure, Cells):
-            tree = quantiles.noisy_tree(measure, next(waiting), noise, sampler)
+            tree = noisy_tree(measure, next(waiting), noise, sampler)
             found.append(Noisy(measure, noise, np.zeros((0, 0), dtype=np.int64), tree))
         elif isinstance(measure, Counted):
             found.append(Noisy(measure, noise, noise.release(next(waiting), sampler)))

@@ -1,8 +1,8 @@
-"""How exposed the people of a table are: uniqueness, k-anonymity, l-diversity, and what linkage does to them.
+"""How exposed the people of a table are: uniqueness, k-anonymity, l-diversity, and a linkage attack on them.
 
 k-anonymity (Sweeney 2002): every combination of quasi-identifiers occurs at least k times. l-diversity
 (Machanavajjhala et al. 2007): every such group has at least l different sensitive values. Both are properties
-of one table, not of what is done with it: a group may agree on the sensitive value, and two k-anonymous
+of one table, not of its uses: a group may agree on the sensitive value, and two k-anonymous
 releases of the same people may together single out one of them (Ganta, Kasiviswanathan & Smith 2008). The
 figures here are exact; they are for the holder, and are not private themselves.
 """
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class LinkageAttack:
-    """What one who knows everybody's quasi-identifiers learns of the sensitive column: shares of people."""
+    """Results of an attacker who knows all quasi-identifiers, as shares of the people."""
 
     k: int
     certain_one: float

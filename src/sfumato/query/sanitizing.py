@@ -4,7 +4,8 @@ Each declared column is read once, in the innermost SELECT, and comes out as
 
     integer    int64 within its bounds, rounded down
     real       float64 within its bounds, never NaN, 0 where it was smaller than 2⁻⁴⁰
-    text       at most 1,000 characters, unless its categories are declared; of these without blanks around them
+    text       its first 1,000 characters; where categories are declared, without blanks around it, and
+               NULL if it is longer than that with them
     boolean    boolean
     date       a date within its bounds, never infinite
 
@@ -16,18 +17,18 @@ infinite, or as small as 1e-16383, are compared as decimals before they are cast
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import ibis
 
+from sfumato.datasets.clean import MOST_CHARACTERS
 from sfumato.errors import InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column
-from sfumato.query.compilation import Value, clip, double
-from sfumato.query.ranges import FIRST_DAY, LARGEST, LAST_DAY, SMALLEST
+from sfumato.query.expressions.base import LARGEST, SMALLEST, Value, clip, double
 
-MOST_CHARACTERS = 1000
 NUMBER_PATTERN = r"^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
 DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 FEW_CATEGORIES = 16  # so many are compared faster than blanks are looked for
@@ -35,19 +36,19 @@ _SMALL_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32
 
 
 def sanitized(engine: str, value: Value, column: Column) -> Value:
-    """A declared column's value, whatever is stored."""
+    """The value of a declared column, for every stored type and value."""
     return _READERS[column.type](engine, value, column)
 
 
 def sanitized_unit(engine: str, value: Value, name: str) -> Value:
-    """What tells people apart: a whole number, or a text that is not too long to be a name."""
+    """The person of a row: a whole number, or a text that is not too long to be a name."""
     kind = value.type()
     if _is_small_integer(kind):
         return value.cast("int64")
     if kind.is_string():
-        return (value.length() <= MOST_CHARACTERS).ifelse(value, ibis.null("string"))
+        return _short(value)
     if kind.is_integer() or kind.is_decimal() or kind.is_uuid():
-        return value  # compared as what it is: as text, the decimals 1.0 and 1.00 would be two people
+        return value  # compared in its own type: as text, the decimals 1.0 and 1.00 would be two people
     raise InvalidInput(f"expected unit.column={name!r} to be text or a whole number, got {kind}")
 
 
@@ -58,13 +59,13 @@ def _read_number(engine: str, value: Value, column: Column) -> Value:
     if column.type == "real":
         return _real(number.cast("float64"), column, maybe_nan=False)
     low, high = map(int, column.bounds or (-LARGEST, LARGEST))
-    if number.type().is_floating():  # whole bounds up to 2⁵² are doubles: what is between them stays there
+    if number.type().is_floating():  # whole bounds up to 2⁵² are doubles: numbers between them stay there
         return clip(number, double(low), double(high)).floor().cast("int64")
     return clip(number, ibis.literal(low, "int64"), ibis.literal(high, "int64"))
 
 
 def _real(number: Value, column: Column, *, maybe_nan: bool) -> Value:
-    """Within the bounds, or NULL. What most rows are is asked first; NaN is above all, and asked before `>`."""
+    """Within the bounds, or NULL. The usual case is asked first; NaN is above all, and asked before `>`."""
     low, high = column.bounds or (-LARGEST, LARGEST)
     # 0 is clipped to where it is a bound, and snapped to where it lies between them.
     floor = SMALLEST if low == 0 else low
@@ -126,13 +127,19 @@ def _read_text(engine: str, value: Value, column: Column) -> Value:
         raise _unreadable(column, value.type())
     if column.categories is None:
         return value.substr(0, MOST_CHARACTERS)
-    return _without_blanks(engine, value, column.categories) if column.trimmed else value
+    return _without_blanks(engine, value, column.categories) if column.trimmed else _short(value)
+
+
+def _short(value: Value) -> Value:
+    """A text, or NULL for one that is too long: a long one costs memory wherever rows are sorted or trimmed."""
+    return (value.length() <= MOST_CHARACTERS).ifelse(value, ibis.null("string"))
 
 
 def _without_blanks(engine: str, value: Value, categories: tuple[Any, ...]) -> Value:
     """A text without the spaces around it; most rows have none, which is asked first."""
     if len(categories) <= FEW_CATEGORIES:
-        return value.isin(categories).ifelse(value, trimmed(engine, value))
+        return value.isin(categories).ifelse(value, trimmed(engine, _short(value)))
+    value = _short(value)
     blank = value.startswith(" ") | value.endswith(" ")
     return blank.ifelse(trimmed(engine, value), value)
 
@@ -172,7 +179,7 @@ def _read_boolean(engine: str, value: Value, column: Column) -> Value:
 
 
 def _read_date(engine: str, value: Value, column: Column) -> Value:
-    first, last = column.days or (FIRST_DAY, LAST_DAY)
+    first, last = column.days or (datetime.date.min, datetime.date.max)
     return clip(_as_date(engine, value, column), _day(first), _day(last))
 
 

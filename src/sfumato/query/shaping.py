@@ -1,20 +1,21 @@
-"""Noisy numbers → the columns, rows and intervals of an answer. All of it is post-processing."""
+"""Exact sums as arrays with a place for each group, and noisy numbers as the rows of an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sfumato.policy import Key, Policy
-from sfumato.query import postprocessing, quantiles
+from sfumato.query import postprocessing
 from sfumato.query.aggregates import estimate
 from sfumato.query.keys import key_type, label
-from sfumato.query.measures import Integers
+from sfumato.query.measures import CELL, ROWS, Counted, Integers
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.release import Noisy, NoisyEstimate
+from sfumato.query.release import Noisy, NoisyEstimate, Tree
 from sfumato.randomness import public_generator
 
 Cell = str | int | float | bool | None
@@ -24,7 +25,7 @@ Groups = list[tuple[Key, ...]]
 
 @dataclass(frozen=True)
 class Shape:
-    """What an answer shows: names, and a row of values and one of intervals for each group."""
+    """The table of an answer: names, and a row of values and one of intervals for each group."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -134,7 +135,7 @@ def _with_draws(
 ) -> list[np.ndarray[Any, Any]]:
     """Each aggregate as (1 + draws, groups): the answer, and the answer with noise of its kind once more."""
     draws = postprocessing.draws_for(groups, sum(item.measure.numbers for item in noisy))
-    chance = public_generator(0)  # this noise protects nobody
+    chance = public_generator(0)  # this noise protects no one
     found = [np.empty((1 + draws, len(item.values))) for item in estimates]
     for draw in range(1 + draws):
         again = [_renoised(item, chance) for item in noisy] if draw else []
@@ -149,5 +150,80 @@ def _renoised(item: Noisy, chance: np.random.Generator) -> Noisy:
 
     if item.tree is None:
         return replace(item, parts=add(item.parts))
-    tree = quantiles.Tree(item.tree.cells, tuple(add(level) for level in item.tree.levels), item.tree.noise)
+    tree = Tree(item.tree.cells, tuple(add(level) for level in item.tree.levels), item.tree.noise)
     return replace(item, tree=tree)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree.
+
+    `groups` are those that a selection has chosen already; the rows are of these alone.
+    """
+
+    sums: list[dict[str, Any]]
+    cells: list[tuple[Counted, list[dict[str, Any]]]]
+    groups: Groups | None = None
+
+
+def public_groups(keys: Sequence[Sequence[Key]]) -> Groups:
+    return list(itertools.product(*keys))
+
+
+def by_group(found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str]) -> dict[str, Integers]:
+    """The engine's rows as one array for each sum; groups that do not occur have zeros."""
+    places = {group: position for position, group in enumerate(groups)}
+    columns = [name for name in (found[0] if found else {}) if name not in names]
+    exact: dict[str, Integers] = {name: np.zeros(len(groups), dtype=np.int64) for name in columns}
+    for row in found:
+        place = places.get(tuple(row[name] for name in names))
+        if place is not None:
+            for name in columns:
+                exact[name][place] += int(row[name])
+    return exact if found else _Zeros(len(groups))
+
+
+def in_parts(exact: Exact, groups: Groups, names: list[str], size: int) -> Iterator[tuple[Groups, Exact]]:
+    """So many groups at a time, each with the rows that an engine found of them."""
+    if len(groups) <= size:
+        yield groups, exact
+        return
+    places = {group: position // size for position, group in enumerate(groups)}
+
+    def apart(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        found: list[list[dict[str, Any]]] = [[] for _ in range(-(-len(groups) // size))]
+        for row in rows:
+            place = places.get(tuple(row[name] for name in names))
+            if place is not None:
+                found[place].append(row)
+        return found
+
+    sums, cells = apart(exact.sums), [(tree, apart(rows)) for tree, rows in exact.cells]
+    for place, found in enumerate(sums):
+        yield (
+            groups[place * size : (place + 1) * size],
+            Exact(found, [(tree, rows[place]) for tree, rows in cells]),
+        )
+
+
+class _Zeros(dict[str, Integers]):
+    """Sums over no rows at all, under every name."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def __missing__(self, name: str) -> Integers:
+        return np.zeros(self._groups, dtype=np.int64)
+
+
+def cells_by_group(
+    found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str], cells: int
+) -> Integers:
+    places = {group: position for position, group in enumerate(groups)}
+    counts = np.zeros((len(groups), cells), dtype=np.int64)
+    for row in found:
+        place = places.get(tuple(row[name] for name in names))
+        if place is not None:
+            counts[place, int(row[CELL])] = int(row[ROWS])
+    return counts

@@ -1,27 +1,35 @@
-"""From what a policy calls its source to the private copies of its files, which are all that engines read.
+"""The private copies of a policy's files, which are all that engines read, and tables given in Python.
 
-All of it happens before a charge. What was left out is counted in the log 'sfumato.private.query' only.
+Copies are made before a charge. Rows that were left out are counted in the log 'sfumato.private.query' only.
+The type of a column of a DataFrame is the one that the frame declares, and no row decides it. A pandas column
+of objects has none, so that the policy says its type: each value is read by itself, and one that does not fit
+is NULL.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import glob
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import duckdb
 import ibis
 import ibis.expr.operations as ops
+import numpy as np
 
 from sfumato.datasets.clean import (
     BATCH,
+    MOST_CHARACTERS,
     Tally,
     clean_copy,
     parquet_rows,
@@ -32,9 +40,10 @@ from sfumato.datasets.clean import (
 )
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import ENDINGS, is_text
-from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
-from sfumato.policy import Policy
+from sfumato.errors import DataCorrupted, DataError, DataUnavailable, InvalidInput
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Policy
 from sfumato.query.in_memory import connected, literal, lock, quoted
+from sfumato.query.sanitizing import DAY_PATTERN, NUMBER_PATTERN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +57,7 @@ _BUILT_IN = re.compile(
     r"|TIMESTAMP(_S|_MS|_NS| WITH TIME ZONE)?|ENUM\(.*\)",
     re.DOTALL,
 )
-_AS_TEXT = ("HUGEINT", "UHUGEINT", "UUID")  # Arrow has no such types
+_AS_TEXT = ("HUGEINT", "UHUGEINT", "UUID", "VARCHAR", "ENUM")  # the first have no type in Arrow
 _SHOWN = 50  # columns of a message
 _private_log = logging.getLogger("sfumato.private.query")
 
@@ -170,7 +179,7 @@ def _rows_of_table(path: Path, policy: Policy, tally: Tally) -> Iterator[pa.Tabl
     with _attached(path) as connection:
         kinds = readable(policy, _stored_columns(connection, policy.table))
         read = (
-            f"{quoted(column)}{'::VARCHAR' if kind in _AS_TEXT else ''} AS {quoted(name)}"
+            f"{_start_of(quoted(column)) if kind.startswith(_AS_TEXT) else quoted(column)} AS {quoted(name)}"
             for name, (column, kind) in kinds.items()
         )
         schema, _, name = policy.table.rpartition(".")
@@ -178,6 +187,10 @@ def _rows_of_table(path: Path, policy: Policy, tally: Tally) -> Iterator[pa.Tabl
         found = connection.sql(f"SELECT {', '.join(read)} FROM {place}").to_arrow_reader(BATCH)
         for part in chain([found.schema.empty_table()], (pa.Table.from_batches([one]) for one in found)):
             yield plain(part, tally)
+
+
+def _start_of(column: str) -> str:
+    return f"left({column}::VARCHAR, {MOST_CHARACTERS + 1})"
 
 
 def _stored_columns(connection: Any, table: str) -> dict[str, str | None]:
@@ -189,16 +202,11 @@ def _stored_columns(connection: Any, table: str) -> dict[str, str | None]:
     schema, _, name = table.rpartition(".")
     place = [name, schema or "main"]
     where = f"database_name = '{_SOURCE}' AND table_name = ? AND schema_name = ?"
-    found = connection.execute(f"SELECT sql FROM duckdb_tables() WHERE {where}", place).fetchall()
+    found = connection.execute(f"SELECT 1 FROM duckdb_tables() WHERE {where}", place).fetchall()
     if len(found) != 1:
         raise InvalidInput(
             f"expected a table {table} in the DuckDB file; name one that is there, or write the rows of a "
             "view into a table, as a view may fail at some of them"
-        )
-    if "collate" in str(found[0][0]).lower():
-        raise InvalidInput(
-            f"expected texts of table {table} to be compared as they are written, got a column with a "
-            "collation; write its rows into a table without one"
         )
     rows = connection.execute(
         "SELECT column_name, data_type, NOT is_generated FROM duckdb_columns() "
@@ -277,3 +285,155 @@ def table_of(
         source=connection,
         namespace=ops.Namespace(**place),
     ).to_expr()
+
+
+_UNIT = "unit"
+
+
+def given_rows(data: Any, policy: Policy) -> pa.Table:
+    """The columns that a policy needs of a DataFrame or Arrow table, in types that no row decides.
+
+    Raises:
+        InvalidInput: `data` is no table, or a column is not there.
+        DataError: a column's type is none that Arrow has; the reason may quote a row and is not shown.
+    """
+    import pandas as pd
+
+    kinds = {column.name: column.type for column in policy.columns.values()}
+    if policy.unit.column is not None:
+        kinds.setdefault(policy.unit.column, _UNIT)
+    try:
+        found = _of_pandas(data, kinds) if isinstance(data, pd.DataFrame) else _of_arrow(data, kinds)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        _private_log.error("the table could not be loaded", exc_info=error)
+    else:
+        return plain(found, Tally())
+    raise DataError(
+        "expected a DataFrame or Arrow table whose columns have one type each; the reason may quote private "
+        "rows and goes to the log 'sfumato.private.query' only"
+    )
+
+
+def _of_arrow(data: Any, kinds: dict[str, str]) -> pa.Table:
+    import pyarrow as pa
+
+    try:
+        table = pa.table(data)  # also of frames with Arrow's C interface, such as Polars' frames
+    except TypeError:
+        raise InvalidInput(
+            f"expected data to be a DataFrame or an Arrow table, got {type(data).__name__}"
+        ) from None
+    return table.select(_places(table.column_names, kinds))
+
+
+def _of_pandas(frame: Any, kinds: dict[str, str]) -> pa.Table:
+    import pyarrow as pa
+
+    labels = [str(label) for label in frame.columns]
+    columns = {labels[place]: frame.iloc[:, place] for place in _places(labels, kinds)}
+    of_lower = {name.lower(): kind for name, kind in kinds.items()}
+    return pa.table({name: _typed(column, of_lower[name.lower()]) for name, column in columns.items()})
+
+
+def _places(names: Sequence[str], wanted: Iterable[str]) -> list[int]:
+    """The place of each wanted column."""
+    return list(dict.fromkeys(names.index(stored_name(name, names)) for name in wanted))
+
+
+def _typed(column: Any, kind: str) -> pa.Array:
+    """A pandas column in the type of its own, or, of objects and texts, in that of its kind."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.dtype.categories.dtype)
+    if isinstance(column.dtype, pd.StringDtype):
+        read: Callable[[Any], Any] = _text
+        stored = pa.string()
+    elif column.dtype == object:
+        read, stored = _READERS[kind], _stored(kind)
+    else:
+        return pa.array(column, from_pandas=True)
+    return pa.array([read(value) for value in column], stored)
+
+
+def _stored(kind: str) -> pa.DataType:
+    import pyarrow as pa
+
+    types = {"text": pa.string(), _UNIT: pa.string(), "boolean": pa.bool_(), "date": pa.date32()}
+    return types.get(kind, pa.float64())
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.encode(errors="replace").decode() if isinstance(value, str) else None
+
+
+def _person(value: Any) -> str | None:
+    """The person of a row, as text: of mixed values, 7 and "7" are one person."""
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    if isinstance(value, (int, np.integer, UUID)):
+        return str(value) if isinstance(value, UUID) or abs(int(value)) < 10**100 else None
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if float(value).is_integer() else None
+    return _text(value)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        return float(value) if NUMBER.fullmatch(value) else None
+    if not isinstance(value, (bool, int, float, Decimal, np.bool_, np.integer, np.floating)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf if value > 0 else -np.inf
+    except ValueError:  # a signaling NaN
+        return None
+
+
+def _truth(value: Any) -> bool | None:
+    if isinstance(value, str):
+        word = value[:1000].strip(" ").lower()
+        return True if word in TRUE_WORDS else False if word in FALSE_WORDS else None
+    number = _number(value)
+    return bool(number) if number in (0.0, 1.0) else None
+
+
+def _day(value: Any) -> datetime.date | None:
+    if isinstance(value, str):
+        return _day_of_text(value)
+    if isinstance(value, np.datetime64):
+        return _day_of_numpy(value)
+    if isinstance(value, datetime.datetime):
+        return None if value != value else value.date()  # NaT is a datetime, and not equal to itself
+    return value if isinstance(value, datetime.date) else None
+
+
+def _day_of_text(text: str) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(text) if DAY.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+def _day_of_numpy(value: np.datetime64) -> datetime.date | None:
+    found = value.astype("datetime64[D]").item()
+    if isinstance(found, int):  # a day that Python's calendar does not have
+        return datetime.date.max if found > 0 else datetime.date.min
+    return found if isinstance(found, datetime.date) else None
+
+
+NUMBER, DAY = re.compile(NUMBER_PATTERN), re.compile(DAY_PATTERN)
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "integer": _number,
+    "real": _number,
+    "text": _text,
+    "boolean": _truth,
+    "date": _day,
+    _UNIT: _person,
+}

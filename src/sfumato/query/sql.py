@@ -1,6 +1,6 @@
 """SQL → query plan. The text is parsed, translated node by node, and never reaches an engine.
 
-What has no translation is refused, with the reason and the nearest query that can be answered.
+A node without a reader is refused, with the reason and the nearest query that can be answered.
 """
 
 from __future__ import annotations
@@ -12,27 +12,32 @@ from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
-from sfumato.query import arithmetic, conditions, texts_and_dates  # noqa: F401 - they register their translations
 from sfumato.query.aggregates import DERIVED, is_aggregate, measures_for, parse_aggregate
-from sfumato.query.expressions import (
+from sfumato.query.expressions.base import (
     ColumnValue,
-    Condition,
-    Flag,
+    Expression,
+    check_values,
     columns_of,
+    condition,
+    translated,
 )
-from sfumato.query.from_clause import Source, parse_from
+from sfumato.query.joining import Source, inlined, parse_from, sub_query
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type, some_values
 from sfumato.query.names import Names, quoted
 from sfumato.query.nearest import nearest_query
-from sfumato.query.nesting import inlined, sub_query
-from sfumato.query.over_answer import over_answer
 from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
-from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
-from sfumato.query.ranges import check_values
+from sfumato.query.postprocessing import (
+    Places,
+    PostProcessing,
+    check,
+    from_select,
+    over_answer,
+)
 from sfumato.query.reading import (
     MOST_AGGREGATES,
     MOST_TEXT,
+    QueryRefused,
     constant,
     function,
     parsed,
@@ -40,8 +45,6 @@ from sfumato.query.reading import (
     shown,
     whole_constant,
 )
-from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import condition, translated
 
 _REFUSED_CLAUSES = {
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
@@ -55,7 +58,7 @@ def parse_query(text: str, policy: Policy) -> Query:
 
     Args:
         text: The SQL.
-        policy: What is declared about the tables.
+        policy: The policy of the tables.
 
     Returns:
         The query.
@@ -217,35 +220,10 @@ def _post_processed(
     places = Places(
         key=key_place, aggregate=aggregate_place, is_aggregate=is_aggregate, derived=DERIVED, aliases=aliases
     )
-    post = PostProcessing(
-        names=tuple(alias or _shown_name(node, names) for node, alias in nodes),
-        outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
-        having=_clause(select, "having", places) or "TRUE",
-        qualify=_clause(select, "qualify", places),
-        order=tuple(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
-        limit=whole_constant(select.args.get("limit"), "LIMIT"),
-        offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
-    )
+    shown_items = [(node, alias or _shown_name(node, names)) for node, alias in nodes]
+    post = from_select(select, shown_items, places, filtered="having")
     outputs = [Output(f"k{place}", place) for place in range(len(keys))]
     return (*outputs, *(Output(text, item) for item, (_, text) in asked.items())), post
-
-
-def _clause(select: exp.Select, name: str, places: Places) -> str:
-    clause = select.args.get(name)
-    return "" if clause is None else as_sql(rewritten(parts(clause, "this")[0], places))
-
-
-def _items_of(order: Expr | None) -> list[Expr]:
-    return [] if order is None else list(parts(order, "expressions")[0])
-
-
-def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
-    node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
-    number = constant(node)
-    if number is not None and number.is_integer() and 1 <= number <= len(nodes):
-        node = nodes[int(number) - 1][0]
-    text = as_sql(rewritten(node, places))
-    return text, f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
 
 
 def _with_a_way_out(refused: QueryRefused, select: exp.Select, policy: Policy) -> QueryRefused:
@@ -262,7 +240,7 @@ def _with_a_way_out(refused: QueryRefused, select: exp.Select, policy: Policy) -
 
 
 def checked(query: Query, policy: Policy) -> Query:
-    """The query, if every aggregate and every key has what it needs in the policy."""
+    """The query, if every aggregate and every key has its needs met in the policy."""
     policy = scope(query, policy)
     if not query.aggregates:
         raise QueryRefused(
@@ -303,7 +281,7 @@ def _check_columns(query: Query, policy: Policy) -> None:
         raise QueryRefused("every row is one person", nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}")
 
 
-def parse_condition(text: str, policy: Policy) -> Condition:
+def parse_condition(text: str, policy: Policy) -> Expression:
     """A condition as WHERE takes it."""
     try:
         (node,) = parsed(text)
@@ -380,8 +358,8 @@ def _key(node: Expr, names: Names) -> AnyKey:
             f"column {found.name} is real, and nearly every value is one person's",
             nearest=names.example_count().replace("COUNT(*)", f"{bins}, COUNT(*)", 1) + f" GROUP BY {bins}",
         )
-    if isinstance(found, ColumnValue | Flag):
-        return GroupKey(found.name if isinstance(found, ColumnValue) else found.column)
+    if isinstance(found, ColumnValue):
+        return GroupKey(found.name)
     if not any(True for _ in columns_of(found)):
         raise QueryRefused(
             f"GROUP BY takes columns, got {shown(node)}, which is the same on every row",
@@ -402,7 +380,7 @@ def _binned(arguments: list[Expr], names: Names) -> GroupKey:
 
 
 def _unaliased(item: Expr) -> tuple[Expr, str]:
-    """What is selected, and the name it is given, if any."""
+    """The selected node, and the name it is given, if any."""
     if type(item) is not exp.Alias:
         return item, ""
     inside, alias = parts(item, "this", "alias")
@@ -436,7 +414,7 @@ def _outputs(items: list[Expr], keys: tuple[AnyKey, ...], names: Names) -> tuple
 
 
 def _shown_name(node: Expr, names: Names) -> str:
-    """What a column of the answer is called where the query does not say: columns as the policy spells them."""
+    """The name of a column of the answer where the query gives none: columns as the policy spells them."""
     root = exp.Paren(this=node.copy())
     spelled: list[str] = []
     for column in list(root.find_all(exp.Column)):

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,19 +17,16 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge
 from sfumato.ledger.charge import same_releases
 from sfumato.ledger.rule import Rule
-from sfumato.policy import Policy
-from sfumato.query import bounding
+from sfumato.policy import Key, Policy
 from sfumato.query.aggregates import measures_for, weights_for
-from sfumato.query.answer import Answer, notes_for
+from sfumato.query.answer import Answer, KeptAnswers, check_version, name_of, notes_for, words_of
 from sfumato.query.asking import select
-from sfumato.query.compilation import Value
-from sfumato.query.dry_run import ExpectedError, expected_errors, expected_groups, warn_of_noise
-from sfumato.query.early_sums import early_sums
+from sfumato.query.bounding import Bounding, key_names
+from sfumato.query.dry_run import ExpectedError, Trial, expected_errors, expected_groups, trials, warn_of_noise
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.exact import Exact, by_group, cells_by_group, in_parts, public_groups
-from sfumato.query.joined_rows import joined_rows
+from sfumato.query.expressions.base import Value
+from sfumato.query.joined_rows import early_sums, joined_rows
 from sfumato.query.joining import rows_policy
-from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import MOST_GROUPS, AnyKey
 from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes, table_and_column
 from sfumato.query.measures import UNITS, Counted
@@ -42,18 +40,17 @@ from sfumato.query.plan import (
     touched_unit,
 )
 from sfumato.query.postprocessing import draws_for
-from sfumato.query.pricing import Price, Spending, price
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.pricing import Compiled, Planned, Price, Ready, Spending, price
+from sfumato.query.reading import QueryRefused
 from sfumato.query.release import Noisy, add_noise
-from sfumato.query.shaping import Groups, shaped
+from sfumato.query.shaping import Exact, Groups, by_group, cells_by_group, in_parts, public_groups, shaped
 from sfumato.query.sql import checked, parse_query
-from sfumato.query.stages import Compiled, Planned, Ready
-from sfumato.query.trying import Trial, trials
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
 
+Rows = list[dict[str, Any]]
 _MOST_PLANS = 63  # whose SQL is kept
 MOST_VALUES = 2_000_000
 """Noisy numbers of one query. Each takes about a µs, 64 bytes while its part is computed, and 350 bytes where
@@ -62,7 +59,7 @@ _AT_ONCE = 500_000  # of them
 
 
 class Spent(Protocol):
-    """What an answer tells of a ledger, or of a share of it."""
+    """The figures of a ledger, or of a share of it, that an answer states."""
 
     @property
     def epsilon_spent(self) -> float: ...
@@ -71,7 +68,7 @@ class Spent(Protocol):
 
 
 class Charged(Spent, Protocol):
-    """What a table needs of a ledger."""
+    """The part of a ledger that a table uses."""
 
     def charge(
         self,
@@ -99,12 +96,12 @@ class Table:
     """One private table under its policy and its ledger.
 
     *Guarantees*: each answer is ε-DP, or (ε, δ)-DP where keys are selected privately or noise is Gaussian, for
-    one unit added or removed; the ledger is charged before the data is touched, and refuses what does not fit.
-    What is refused is refused from the query and the policy alone. Errors of the engine keep their text to
+    one unit added or removed; the ledger is charged before the data is touched, and refuses a charge that does
+    not fit. A query is refused from the query and the policy alone. Errors of the engine keep their text to
     themselves. The time that an engine takes is not hidden: answer remote strangers through a queue.
 
     Args:
-        policy: What is declared about the table.
+        policy: The policy of the table.
         ledger: Where answers are charged; None for dry runs only.
         engine: "duckdb", "postgres" or "spark"; chosen from the policy's source by default.
         data: A DataFrame or an Arrow table to ask, in place of the policy's source.
@@ -164,7 +161,7 @@ class Table:
         the charge.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε of the answer.
             delta: Its δ, for groups that are not declared, or for Gaussian noise; the budget's by default.
             again: True to have an answer that was paid for before.
@@ -204,7 +201,7 @@ class Table:
         """Do the first part of `ask`: read the query and choose its noise. Threads may do it at once.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε of the answer.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -238,10 +235,10 @@ class Table:
         """Do the second part of `ask`: have the engine plan it. The schema is public, and no row is read.
 
         Args:
-            planned: What `plan` gave.
+            planned: The result of `plan`.
 
         Returns:
-            What `answer` needs.
+            The argument of `answer`.
 
         Raises:
             QueryRefused: If the engine cannot plan it.
@@ -252,7 +249,7 @@ class Table:
         """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
 
         Args:
-            ready: What `ready` gave, also of another table of the same policy and engine.
+            ready: The result of `ready`, also of another table of the same policy and engine.
             charge: Its charge, which the table's ledger has made for it: it pays for one answer.
             ledger: Whose ε the answer tells.
 
@@ -269,25 +266,30 @@ class Table:
         """Do the part of `answer` that reads rows; in the thread that has the engine.
 
         Args:
-            ready: What `ready` gave.
+            ready: The result of `ready`.
             charge: Its charge.
 
         Returns:
-            The sums before noise: PRIVATE, for `released` alone.
+            The sums before noise, of groups with private keys only those that are shown: PRIVATE, for
+            `released` alone.
         """
         planned = ready.planned
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
             raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
         self._charged().use(charge)
-        return self._fetched(ready.compiled)
+        if planned.price.selection is None:
+            return self._fetched(ready.compiled)
+        batches = self._connected().batches
+        cells = [(tree, batches(counts)) for tree, counts in ready.compiled.cells]
+        return self._selected(planned.query, planned.price, batches(ready.compiled.sums), cells)
 
     def released(self, ready: Ready, charge: Charge, exact: Exact, *, ledger: Spent) -> Answer:
         """Do the part of `answer` that adds the noise; any thread may.
 
         Args:
-            ready: What `ready` gave.
+            ready: The result of `ready`.
             charge: Its charge.
-            exact: What `read` gave.
+            exact: The result of `read`.
             ledger: Whose ε the answer tells.
 
         Returns:
@@ -303,10 +305,10 @@ class Table:
         self._compiled(self._plan(count), secrets.token_hex(16))
 
     def certificate(self, answer: Answer) -> Certificate:
-        """State what one answer claims, from its charge in the ledger: anyone can compute its ε again.
+        """State the claim of one answer, from its charge in the ledger: anyone can compute its ε again.
 
         Args:
-            answer: What `ask` gave.
+            answer: The result of `ask`.
 
         Returns:
             The certificate.
@@ -340,7 +342,7 @@ class Table:
         """Ask without SQL: `table.select(mean("age"), by=["city"], epsilon=0.1)`.
 
         Args:
-            aggregates: What to compute for each group.
+            aggregates: The aggregates of each group.
             epsilon: The ε of the answer.
             by: Columns to group by, or `GroupKey`s with bins.
             where: A condition in SQL.
@@ -367,7 +369,7 @@ class Table:
         """Tell how wrong each column of the answer would be, without spending or reading anything.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε that the answer would have.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -392,7 +394,7 @@ class Table:
         It is compiled for tables without rows, so that no source is opened. Threads may do it at once.
 
         Args:
-            planned: What `plan` gave.
+            planned: The result of `plan`.
 
         Returns:
             One error for each column.
@@ -423,7 +425,7 @@ class Table:
         """Tell how wrong an answer would be if fewer rows and groups of a person counted; spend nothing.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε that the answer would have.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -444,13 +446,13 @@ class Table:
         return trials(self.policy, grouped=bool(self._plan(query).keys), expect=expect)
 
     def approx_bounds(self, column: str, *, epsilon: float, table: str | None = None) -> ApproximateBounds:
-        """Find bounds for a column of numbers, for ε: what to declare where nobody knows them.
+        """Find bounds for a column of numbers, for ε, where none are publicly known.
 
-        They are released, not declared: no query uses them until somebody writes them into the policy.
+        They are released, not declared: no query uses them until the holder writes them into the policy.
 
         Args:
             column: A column of numbers; of several tables as TABLE.COLUMN.
-            epsilon: What it may cost.
+            epsilon: The ε of the bounds.
             table: The table, of several; by default the only one that has the column.
 
         Returns:
@@ -462,14 +464,8 @@ class Table:
         policy, column = table_and_column(column, self.policy, table)
         ledger, measure = self._charged(), magnitudes(column, policy)
         cost = price((measure,), policy.unit, Spending(epsilon=epsilon))
-        counts = bounding.cell_counts(
-            self._connected().declared(policy),
-            Query(outputs=()),
-            measure,
-            policy,
-            keys=None,
-            salt=secrets.token_hex(16),
-        )
+        asked = Bounding(Query(outputs=()), (measure,), policy, None, secrets.token_hex(16))
+        counts = asked.cell_counts(self._connected().declared(policy), measure)
         prepared = self._connected().prepare(counts)
         self._charge(cost, f"query: bounds of {measure.of.name}")
         exact = cells_by_group(self._connected().fetch(prepared), [()], [], measure.cells)
@@ -500,7 +496,7 @@ class Table:
         """Choose the noise of a query, and through it the event that is charged.
 
         Args:
-            query: What `parse_query` or `select` gave.
+            query: The result of `parse_query` or `select`.
             epsilon: The ε of the answer.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -541,7 +537,7 @@ class Table:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             salt: A secret text for the choice among a person's rows.
 
         Returns:
@@ -576,7 +572,7 @@ class Table:
         split: Sequence[float] | None,
         noise: str | None,
     ) -> str | None:
-        """What the answer is kept under, if it was asked in words, of a declared version, with real noise."""
+        """The name of the kept answer, if it was asked in words, of a declared version, with real noise."""
         declared = self.policy.version is not None and self._sampler.private
         if self._kept is None or not isinstance(query, str) or not declared:
             return None
@@ -596,7 +592,7 @@ class Table:
         return self._read(query)[0]
 
     def _read(self, query: str | Query) -> tuple[Query, str]:
-        """A query, and what the ledger shows of it: its words on one line."""
+        """A query, and its words on one line for the ledger."""
         if isinstance(query, str):
             return self._parsed(query)
         return checked(query, self.policy), _on_a_line(repr(query))
@@ -624,20 +620,20 @@ class Table:
 
     def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
         policy = scope(plan, self.policy)
-        keys, measures = public_keys(plan, policy), measures_for(plan, policy)
+        asked = Bounding(plan, measures_for(plan, policy), policy, public_keys(plan, policy), salt)
         table = functools.cache(lambda: self._rows(plan, engine, salt))
-        sums = early_sums(engine, plan, measures, self.policy, keys=keys, salt=salt)
+        sums = early_sums(engine, asked, self.policy)
         if sums is None:
-            sums = bounding.sums(table(), plan, measures, policy, keys=keys, salt=salt)
-        trees = [measure for measure in measures if isinstance(measure, Counted)]
-        counts = (bounding.cell_counts(table(), plan, tree, policy, keys=keys, salt=salt) for tree in trees)
+            sums = asked.sums(table())
+        trees = [measure for measure in asked.measures if isinstance(measure, Counted)]
+        counts = (asked.cell_counts(table(), tree) for tree in trees)
         return Compiled(
             engine.prepare(sums),
             [(tree, engine.prepare(item)) for tree, item in zip(trees, counts, strict=True)],
         )
 
     def _rows(self, plan: Query, engine: Engine, salt: str) -> Value:
-        """What the aggregates are of: the rows of the tables as they are joined, or one for each person."""
+        """The rows that are aggregated: those of the tables as they are joined, or one for each person."""
         rows = joined_rows(engine, plan.joined, self.policy, used=columns_used(plan), salt=salt)
         if plan.per_person is None:
             return rows
@@ -651,8 +647,10 @@ class Table:
         self, plan: Query, cost: Price, exact: Exact, *, at_once: int | None = _AT_ONCE
     ) -> tuple[Groups, Iterator[tuple[Noisy, ...]]]:
         """The groups, and the noisy numbers of so many at a time that they need little memory."""
-        keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
-        groups = public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
+        keys, names = public_keys(plan, scope(plan, self.policy)), key_names(plan)
+        if keys is None and exact.groups is None:
+            exact = self._selected(plan, cost, [exact.sums], [(tree, [rows]) for tree, rows in exact.cells])
+        groups = public_groups(keys) if keys is not None else exact.groups or []
         size = len(groups) if at_once is None else max(1, at_once // cost.numbers)
         return groups, self._noisy(cost, exact, groups, names, size)
 
@@ -664,17 +662,28 @@ class Table:
             cells = [cells_by_group(rows, some, names, tree.cells) for tree, rows in found.cells]
             yield add_noise(cost, sums, cells, self._sampler)
 
-    def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
-        """The keys that enough units have; sorted, since the engine's order is not public.
+    def _selected(
+        self, plan: Query, cost: Price, sums: Iterable[Rows], cells: Sequence[tuple[Counted, Iterable[Rows]]]
+    ) -> Exact:
+        """The rows of the keys that enough units have; sorted, since the engine's order is not public.
 
         Of more than are shown, those with the largest noisy numbers of units, which are released with the keys.
+        No more rows are held than are shown, and one batch.
         """
         assert cost.selection is not None
-        units = np.array([int(row[UNITS]) for row in found], dtype=np.int64)
-        chosen, names = cost.selection.select(units, self._sampler), bounding.key_names(plan)
-        keys = (tuple(row[name] for name in names) for row in found)
-        largest = sorted((-int(noisy), key) for noisy, key in zip(chosen, keys, strict=True) if noisy)
-        return sorted(key for _, key in largest[: most_selected(plan, cost)])
+        names, most = key_names(plan), most_selected(plan, cost)
+        kept: list[tuple[int, tuple[Key, ...], dict[str, Any]]] = []
+        for rows in sums:
+            units = np.array([int(row[UNITS]) for row in rows], dtype=np.int64)
+            chosen = zip(cost.selection.select(units, self._sampler), rows, strict=True)
+            kept += [(-int(noisy), tuple(row[name] for name in names), row) for noisy, row in chosen if noisy]
+            kept = sorted(kept, key=itemgetter(0, 1))[:most]
+        found = {key: row for _, key, row in kept}
+        shown = [
+            (tree, [row for rows in batches for row in rows if tuple(row[name] for name in names) in found])
+            for tree, batches in cells
+        ]
+        return Exact(list(found.values()), shown, sorted(found))
 
     def _answer(
         self, plan: Query, cost: Price, groups: Groups, parts: Iterable[Sequence[Noisy]], ledger: Spent

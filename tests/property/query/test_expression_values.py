@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import sqlglot
 
-from sfumato.query import policy_from_dict, sql  # noqa: F401 - sql registers the translations
-from sfumato.query.compilation import compiled
+from sfumato.query import policy_from_dict
 from sfumato.query.engines import Engine
+from sfumato.query.expressions.base import translated
 from sfumato.query.names import Names
-from sfumato.query.translation import translated
 
 POLICY = policy_from_dict(
     {
@@ -84,7 +83,7 @@ def test_the_value_on_a_row(load: str, request: pytest.FixtureRequest) -> None:
     engine = loaded(row)
     table, names = engine.declared(POLICY), Names(policy=POLICY, table="t")
     columns = {
-        f"e{i}": compiled(translated(sqlglot.parse_one(text, read="duckdb"), names), table, POLICY)
+        f"e{i}": translated(sqlglot.parse_one(text, read="duckdb"), names).sql(table, POLICY)
         for i, text in enumerate(VALUES)
     }
     (found,) = engine.fetch(engine.prepare(table.select(**columns)))

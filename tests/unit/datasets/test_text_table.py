@@ -53,6 +53,15 @@ def test_a_header_must_be_the_declared_one(tmp_path):
         assert "A, b" not in str(caught.value)
 
 
+def test_no_line_is_the_first_one_to_lose_a_mark(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("w\n" + "\ufeff\ufeffheart\n" * 3 + '\ufeff\ufeff\n\ufeff"a"\n', encoding="utf-8")
+    for block in (1, 20, 1 << 20):
+        parts = rows_of(path, TextForm(), ["w"], block=block)
+        values = [value for part in parts for value in part.table["w"].to_pylist()]
+        assert values == ["\ufeffheart"] * 3 + ["\ufeff", "a"]
+
+
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", "a,a\n1,2\n", "", "\n", '"a,c\n1,2\n'])
 def test_a_column_must_be_there_once(tmp_path, text):
     path = tmp_path / "rows.csv"

@@ -123,7 +123,7 @@ def test_an_approval_that_was_lost_waits_again(another):
         row = connection.execute(select(db.requests).where(db.requests.c.id == number)).one()
         words = {"said": "by olga", "request": number}
         grant = grants.plan(connection, desk, desk.dataset("people"), approvals.wanted_of(row), **words)
-        approvals._decide(connection, number, officer, approvals.APPROVED, grant)
+        grants.decide(connection, [number], approvals.APPROVED, decided_by=officer.id, grant=grant)
     served.ledger.allocate("made at the command line", 5)
     desk.finish()
     with desk.database.read() as connection:

@@ -1,5 +1,7 @@
 """Images at the desk: a budget of their own, jobs planned without a private image, and nothing to ask."""
 
+import asyncio
+
 import pytest
 
 from sfumato import datasets
@@ -64,7 +66,7 @@ def test_images_are_not_asked_in_sql(pia):
     from sfumato.desk import asking
 
     with pytest.raises(QueryRefused):
-        asking.expect(served.desk, account, served.desk.dataset("scans"), asking.Question(**body))
+        asyncio.run(asking.expect(served.desk, account, served.desk.dataset("scans"), asking.Question(**body)))
 
 
 def test_votes_of_an_interrupted_try_are_charged_once(pia):

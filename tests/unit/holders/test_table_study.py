@@ -15,7 +15,7 @@ from sfumato.holders.rounds import Lost
 from sfumato.ledger import Ledger
 from sfumato.query import Table, parse_query
 from sfumato.query.apart import Apart
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused
 
 NAMES = ("delft", "leiden", "utrecht", "gouda")
 POLICY = """

@@ -14,7 +14,7 @@ import pytest
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Head, Ledger
 from sfumato.query import Answer, KeptAnswers, Policy, Table, count, policy_from_dict
-from sfumato.query.kept import name_of
+from sfumato.query.answer import name_of
 from sfumato.query.magic import load_ipython_extension
 from sfumato.randomness import OWN_NOISE, SecretStream
 

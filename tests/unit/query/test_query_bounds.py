@@ -20,8 +20,8 @@ from sfumato.ledger import Ledger
 from sfumato.query import Policy, QueryRefused, Table, bounding, policy_from_dict
 from sfumato.query.engines import Engine
 from sfumato.query.magnitudes import WIDEST, Magnitudes, bounds_from, magnitudes
-from sfumato.query.noise import WholeLaplace
 from sfumato.query.plan import Query
+from sfumato.query.pricing import WholeLaplace
 from sfumato.randomness import SecretStream
 
 Load = Callable[[pd.DataFrame], Engine]
@@ -162,8 +162,8 @@ ROW = st.fixed_dictionaries(
 
 def counts(engine: Engine, rule: Policy) -> dict[int, int]:
     measure = magnitudes("income", rule)
-    found = bounding.cell_counts(
-        engine.declared(rule), Query(outputs=()), measure, rule, keys=None, salt="salt"
+    found = bounding.Bounding(Query(outputs=()), (measure,), rule, None, "salt").cell_counts(
+        engine.declared(rule), measure
     )
     return {int(row["cell"]): int(row["rows"]) for row in engine.fetch(engine.prepare(found))}
 

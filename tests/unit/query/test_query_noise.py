@@ -20,8 +20,7 @@ from sfumato.ledger import Ledger
 from sfumato.query import KeptAnswers, Policy, Query, Table, parse_query, policy_from_dict
 from sfumato.query.aggregates import measures_for
 from sfumato.query.intervals import Family, ratio_interval
-from sfumato.query.noise import WholeGaussian
-from sfumato.query.pricing import NOISES, Price, Spending, price
+from sfumato.query.pricing import NOISES, Price, Spending, WholeGaussian, price
 
 NAMES = [f"x{i}" for i in range(20)]
 

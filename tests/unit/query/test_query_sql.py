@@ -6,7 +6,9 @@ import pytest
 
 from sfumato.query import Policy, QueryRefused, parse_query, policy_from_dict
 from sfumato.query.aggregates import measures_for
-from sfumato.query.expressions import ColumnValue, Comparison, Number
+from sfumato.query.expressions.base import ColumnValue
+from sfumato.query.expressions.conditions import Comparison
+from sfumato.query.expressions.numbers import Number
 from sfumato.query.keys import GroupKey
 from sfumato.query.measures import BoundedSum, Moments, UnitCount
 from sfumato.query.plan import Aggregate
@@ -224,7 +226,7 @@ def test_texts_stay_texts(policy: Policy, text: str) -> None:
     literal = text.replace("'", "''")
     query = parse_query(f"SELECT COUNT(*) FROM people WHERE name = '{literal}'", policy)
     assert query.where is not None
-    assert query.where.values == (text,)  # type: ignore[union-attr]
+    assert query.where.constants == (text,)  # type: ignore[union-attr]
 
 
 def test_deep_nesting_is_refused_not_a_crash(policy: Policy) -> None:

@@ -122,6 +122,22 @@ def test_private_keys_are_shown_only_when_many_have_them(ledger: Ledger) -> None
     assert answer.delta == 1e-5 / 1000
 
 
+def test_private_keys_that_are_not_shown_are_not_held(ledger: Ledger) -> None:
+    """Of 25,000 keys that one person each has, and one that many have, the rows of one leave the engine."""
+    rows = people(400)
+    rows["town"] = "many"
+    single = pd.concat([people(400)] * 63).reset_index(drop=True)[:25_000]
+    single["town"] = [f"of one {place}" for place in range(len(single))]
+    table = Table(policy(), ledger, data=pd.concat([rows, single]))
+    sql = "SELECT town, COUNT(*), MEDIAN(age) FROM people GROUP BY town"
+    ready = table.ready(table.plan(sql, epsilon=1.0, delta=1e-9))
+    assert max(map(len, table._connected().batches(ready.compiled.sums))) == 10_000
+    exact = table.read(ready, table._charge(ready.planned.price, "query: keys"))
+    assert exact.groups == [("many",)]
+    assert [row["key0"] for row in exact.sums] == ["many"]
+    assert {row["key0"] for _, found in exact.cells for row in found} == {"many"}
+
+
 def test_private_keys_need_a_delta(tmp_path: Path) -> None:
     rule = policy(delta=0.0)
     table = Table(rule, Ledger.open(tmp_path / "pure.db", budget=rule.budget), data=people())

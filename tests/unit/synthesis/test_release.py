@@ -14,8 +14,8 @@ from sfumato.accounting import Relation
 from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection
 from sfumato.ledger import Budget, Certificate, Ledger
 from sfumato.policy import Policy, policy_from_dict
-from sfumato.query.compilation import column_name
 from sfumato.query.engines import open_engine
+from sfumato.query.expressions.base import column_name
 from sfumato.query.measures import UNIT
 from sfumato.randomness import SecretStream, public_generator
 from sfumato.synthesis import EngineMarginals, Places, Request, SyntheticModel, release, workload

@@ -123,7 +123,7 @@ def test_instance_norm_with_running_statistics():
         lambda hidden: hidden - hidden.mean(0),
         lambda hidden: hidden / hidden.abs().amax(),
         lambda hidden: hidden.sort(0).values,
-        lambda hidden: hidden + 1e-2 * hidden.roll(1, 0),
+        lambda hidden: hidden + 0.3 * hidden.roll(1, 0),
         lambda hidden: hidden * torch.softmax(hidden, 0),
     ],
 )
@@ -333,4 +333,3 @@ def test_a_write_to_a_tensor_outside_of_the_model():
 
     with pytest.raises(UnsupportedModel, match="a write to a tensor outside of the model; compute new values"):
         clipped_gradient_sum(nn.Linear(4, 3), loss, vectors, torch.zeros(6, dtype=torch.long), 1.0)
-    assert not seen.any()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
@@ -17,15 +19,17 @@ from sfumato.desk.accounts import Account, Role, checked_line
 from sfumato.desk.asking import Question
 from sfumato.desk.desk import Desk
 from sfumato.desk.drawing import answer_chart
-from sfumato.desk.gate import Stopped, allow
+from sfumato.desk.gate import Stopped, allow, effort
 from sfumato.desk.pages.page import Fields, Number, Page, account_of, desk_of, go, number, render, whole
 from sfumato.desk.shown import policy_in_words
 from sfumato.display import csv_bytes
 from sfumato.errors import BudgetExceeded, Refused, SfumatoError
-from sfumato.query import QueryRefused
+from sfumato.query import Answer, QueryRefused
 
 router = APIRouter()
 PAGE = Page(router=router, title="Ask", path="/ask", roles=(Role.ANALYST,), order=10)
+MOST_SHOWN = 200
+"""Rows of an answer that its page shows; all of them are in the files."""
 ENDINGS = {
     "csv": "text/csv; charset=utf-8",
     "json": "application/json",
@@ -88,7 +92,7 @@ async def ask(request: Request, fields: Fields) -> Response:
         if fields.get("action") == "ask":
             found, _ = await asking.ask(desk, account, dataset, question)
             return go(f"/answers/{found}")
-        expected = await asyncio.to_thread(asking.expect, desk, account, dataset, question)
+        expected = await asking.expect(desk, account, dataset, question)
     except QueryRefused as error:
         return await asyncio.to_thread(
             _page, request, fields, status=422, refusal=error.reason, nearest=error.nearest
@@ -131,34 +135,49 @@ def forget(request: Request, number: Number) -> Response:
 
 @router.get("/answers/{number}")
 @allow(Role.ANALYST)
-def answer(request: Request, number: Number) -> HTMLResponse:
-    found = asking.answer_of(desk_of(request), account_of(request), number)
-    if found is None:
-        raise Stopped(404, "there is no such answer of your team")
-    question, given = found
+async def answer(request: Request, number: Number) -> Response:
+    return await _shown(request, number, _answer)
+
+
+async def _shown(request: Request, number: int, show: Callable[[Request, Any, Answer], Response]) -> Response:
+    """An answer of the team, in the account's turn and within what it may have computed."""
+
+    def work() -> Response:
+        with effort(request):
+            found = asking.answer_of(desk_of(request), account_of(request), number)
+            if found is None:
+                raise Stopped(404, "there is no such answer of your team")
+            return show(request, *found)
+
+    return await desk_of(request).showing.run(f"account {account_of(request).id}", work)
+
+
+def _answer(request: Request, question: Any, given: Answer) -> Response:
     measured = [any(row[place] is not None for row in given.intervals) for place in range(len(given.columns))]
-    return render(
-        request, "answer.html", question=question, answer=given, measured=measured, chart=answer_chart(given)
-    )
+    values = {"question": question, "answer": given, "measured": measured, "chart": answer_chart(given)}
+    return render(request, "answer.html", **values, rows=given.rows[:MOST_SHOWN])
 
 
 @router.get("/answers/{number}/answer.{ending}")
 @allow(Role.ANALYST)
-def export(request: Request, number: Number, ending: Annotated[str, Path(max_length=10)]) -> Response:
-    found = asking.answer_of(desk_of(request), account_of(request), number)
-    if found is None or ending not in ENDINGS:
+async def export(request: Request, number: Number, ending: Annotated[str, Path(max_length=10)]) -> Response:
+    if ending not in ENDINGS:
         raise Stopped(404, "there is no such answer of your team")
-    table = found[1].to_arrow()
+    return await _shown(request, number, partial(_exported, ending))
+
+
+def _exported(ending: str, request: Request, question: Any, given: Answer) -> Response:
+    table = given.to_arrow()
     if ending == "csv":
         rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
         content = csv_bytes([table.column_names, *rows])
     elif ending == "json":
-        content = json.dumps(found[1].to_json(), ensure_ascii=False).encode()
+        content = json.dumps(given.to_json(), ensure_ascii=False).encode()
     else:
         from pyarrow import parquet
 
         buffer = io.BytesIO()
         parquet.write_table(table, buffer)
         content = buffer.getvalue()
-    name = f'attachment; filename="answer-{number}.{ending}"'
+    name = f'attachment; filename="answer-{question.id}.{ending}"'
     return Response(content, media_type=ENDINGS[ending], headers={"content-disposition": name})

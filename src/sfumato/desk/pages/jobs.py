@@ -122,6 +122,6 @@ def file(request: Request, number: Number, place: Number) -> Response:
     names = (job.result or {}).get("files", [])
     if place > len(names):
         raise Stopped(404, "there is no such file")
-    path = desk_of(request).settings.runs / str(job.id) / f"try-{job.tries}" / names[place - 1]
+    path = desk_of(request).settings.runs / jobs.folder_of(job) / names[place - 1]
     header = {"content-disposition": f'attachment; filename="{path.name}"'}
     return Response(path.read_bytes(), media_type="application/octet-stream", headers=header)

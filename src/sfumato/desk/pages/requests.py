@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
@@ -50,7 +52,7 @@ def page(request: Request) -> HTMLResponse:
         tables=[one.name for one in desk.each()],
         periods=list(PERIODS),
         officer=officer,
-        proposals=[one for one in proposals if officer and one["act"] != "approve"],
+        proposals=proposals if officer else [],
         seconded={one["words"]["request"]: one for one in proposals if one["act"] == "approve"},
         unclaimed={one.name: one.ledger.state.left() for one in desk.each()} if officer else {},
         four_eyes=[one.name for one in desk.each() if desk.four_eyes(one.name)],
@@ -81,10 +83,6 @@ def ask_for_more(request: Request, fields: Fields) -> Response:
 @router.post("/requests/{number}/approve")
 @allow(Role.OFFICER, act="approve")
 def approve(request: Request, number: Number) -> Response:
-    return _approve(request, number)
-
-
-def _approve(request: Request, number: int) -> Response:
     with desk_of(request).database.read() as connection:
         dataset = approvals.waiting_request(connection, number).dataset
     return take(request, {"dataset": dataset, "request": number}, then="/requests")
@@ -98,12 +96,17 @@ def decline(request: Request, number: Number) -> Response:
 
 
 @router.post("/allocations")
-@allow(Role.OFFICER, act="approve")
+@allow(Role.OFFICER, act="aside")
 def set_aside(request: Request, fields: Fields) -> Response:
-    """An officer's own allocation: a request that the same officer approves."""
-    desk, me = desk_of(request), account_of(request)
-    dataset, wanted = desk.dataset(fields.get("table") or None), _wanted(fields, fields.get("team", ""))
-    return _approve(request, approvals.request(desk, me, dataset, wanted, reason=fields.get("reason", "")))
+    """Set an allocation aside that was not requested."""
+    dataset = desk_of(request).dataset(fields.get("table") or None)
+    wanted = asdict(_wanted(fields, fields.get("team", "")))
+    words = {
+        "dataset": dataset.name,
+        "wanted": wanted,
+        "reason": checked_line("reason", fields.get("reason", "")),
+    }
+    return take(request, words, then="/requests")
 
 
 @router.post("/proposals/{number}/confirm")

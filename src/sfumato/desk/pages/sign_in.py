@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -16,7 +17,7 @@ from sfumato.desk.desk import Desk
 from sfumato.desk.gate import Stopped, address_of, allow, everybody
 from sfumato.desk.pages.page import Fields, Number, Page, account_of, desk_of, go, render, whole
 from sfumato.desk.throttle import Crowded, Turns
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, Refused
 
 router = APIRouter()
 PAGE = Page(router=router)
@@ -128,7 +129,10 @@ def _account(request: Request, *, token: str | None = None, said: str = "", stat
     mine = db.tokens.c.account == me.id
     with desk.database.read() as connection:
         tokens = connection.execute(
-            select(db.tokens).where(mine, db.tokens.c.revoked.is_(False)).order_by(db.tokens.c.id)
+            select(db.tokens)
+            .join(db.accounts, db.accounts.c.id == db.tokens.c.account)
+            .where(mine, db.tokens.c.revoked.is_(False), accounts.of_now(db.tokens))
+            .order_by(db.tokens.c.id)
         ).all()
     allocations = grants.of_team(desk, me.team) if me.role is Role.ANALYST else []
     allocations = [one for one in allocations if one.shares]
@@ -148,9 +152,11 @@ def _change_password(request: Request, fields: dict[str, str]) -> Response:
     fits = accounts.signs_in(desk.database, desk.tries, me.name, fields.get("old", ""), counted_as=own)
     if fits is None:
         return _account(request, said="the old password is wrong", status=403)
+    stored, epoch = accounts.hashed(fields.get("new", "")), fits[0].epoch
     with desk.database.write() as connection:
-        accounts.set_password(connection, me.id, fields.get("new", ""))
-    return begin_session(request, desk, me)
+        if not accounts.set_password(connection, me.id, stored, epoch=epoch):
+            raise Refused("expected the password that the account has now; it was changed meanwhile")
+    return begin_session(request, desk, replace(me, epoch=epoch + 1))
 
 
 @router.post("/account/tokens")

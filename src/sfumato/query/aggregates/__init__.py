@@ -10,22 +10,16 @@ from sqlglot.expressions import Expr
 from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.policy import Policy
-from sfumato.query.aggregates.averages import Average
 from sfumato.query.aggregates.base import Error, Function
-from sfumato.query.aggregates.counts import Count
-from sfumato.query.aggregates.covariances import Covariance, correlation, slope
-from sfumato.query.aggregates.people import Different
+from sfumato.query.aggregates.counts import Count, Different
+from sfumato.query.aggregates.moments import Average, Covariance, Spread, Sum, correlation, slope
 from sfumato.query.aggregates.ranks import Quantile
-from sfumato.query.aggregates.spreads import Spread
-from sfumato.query.aggregates.sums import Sum
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression, condition
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.reading import parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, parts, shown
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import condition
 
 __all__ = [
     "DERIVED",
@@ -41,7 +35,7 @@ __all__ = [
 
 FUNCTIONS: tuple[Function, ...] = (Count(), Different(), Sum(), Average(), Spread(), Quantile(), Covariance())
 DERIVED: dict[type[Expr], Callable[[Expr], Expr]] = {exp.Corr: correlation, exp.RegrSlope: slope}
-"""What is computed from the answers of other aggregates."""
+"""Aggregates that are computed from the answers of others."""
 
 _LEAST_WEIGHT = 1e-3
 _BY_NAME = {name: function for function in FUNCTIONS for name in function.names}
@@ -52,7 +46,7 @@ def is_aggregate(node: Expr) -> bool:
     return isinstance(node, exp.AggFunc | exp.Filter | exp.WithinGroup)
 
 
-def parse_aggregate(node: Expr, names: Names, only: Condition | None = None) -> Aggregate:
+def parse_aggregate(node: Expr, names: Names, only: Expression | None = None) -> Aggregate:
     """One aggregate of the SELECT list, of the rows where a condition holds."""
     if isinstance(node, exp.Filter):
         of, where = parts(node, "this", "expression")
@@ -107,7 +101,7 @@ def _joined(found: list[Measure], new: Measure, policy: Policy) -> list[Measure]
 
 
 def weights_for(query: Query, measures: Sequence[Measure], split: Sequence[float] | None) -> tuple[float, ...]:
-    """What share of ε each measure gets: as `split` says of the aggregates, in the order of the query.
+    """The share of ε of each measure: as `split` says of the aggregates, in the order of the query.
 
     A measure that answers several aggregates gets the largest of their weights. Without a split, one that
     answers n gets n^⅓, which makes the sum of all aggregates' variances least, each in units of its measure's.

@@ -1,6 +1,6 @@
-"""What an aggregate is: how it is parsed, what is measured for it, how it is estimated, how wrong it will be.
+"""An aggregate: its reading, its measure, its estimate and its expected error.
 
-Each file beside this one holds one. To add another, write its class and name it in `aggregates/__init__.py`;
+To add one, write its class in a file beside this one and name it in `aggregates/__init__.py`;
 the conformance tests find it there.
 """
 
@@ -16,23 +16,23 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
-from sfumato.query.expressions import Choice, Condition, Expression, Nothing
+from sfumato.query.expressions.base import Expression
+from sfumato.query.expressions.conditions import Choice, Nothing
+from sfumato.query.expressions.numbers import number
 from sfumato.query.intervals import Noise, reach, whole_reach
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.reading import constant, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, constant, parts, shown
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import number
 
 
 @dataclass(frozen=True)
 class Error:
     """Half the width of a 95% interval; `sized` if it is that of a group of so many rows.
 
-    `covers_all` is half the width of an interval that holds every value that such a group can have by what is
-    declared. `of_a_row` is what one row that is left out takes away at most; nothing from what is no total.
+    `covers_all` is half the width of an interval that holds every value that such a group can have by the
+    policy. `of_a_row` is the most that one row adds to a total; 0 for other aggregates.
     """
 
     half_width: float
@@ -46,19 +46,19 @@ class Function(ABC):
     """One aggregate function, or a family that is measured alike."""
 
     names: ClassVar[tuple[str, ...]]
-    """What `Aggregate.function` calls it; an example of each is in `examples`."""
+    """Its names in `Aggregate.function`; an example of each is in `examples`."""
     nodes: ClassVar[Mapping[type[Expr], str]]
     """Which nodes of the parser it answers, and under which of its names."""
     examples: ClassVar[tuple[str, ...]]
-    """SQL of columns x, y (numbers), b (boolean) and person: what the conformance tests ask."""
+    """SQL of columns x, y (numbers), b (boolean) and person, for the conformance tests."""
 
     @abstractmethod
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         """The aggregate that a node asks for, of the rows where a condition holds."""
 
     @abstractmethod
     def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
-        """What is measured if nothing else is asked."""
+        """The measure if nothing else is asked."""
 
     @abstractmethod
     def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
@@ -73,7 +73,7 @@ class Function(ABC):
         """How wrong it will be, before anything is measured."""
 
 
-def number_of(node: Expr, names: Names, only: Condition | None) -> Any:
+def number_of(node: Expr, names: Names, only: Expression | None) -> Any:
     """The number that a node aggregates: its first argument, and nothing beside it."""
     (of,) = parts(node, "this")
     if isinstance(of, exp.Distinct):
@@ -83,7 +83,7 @@ def number_of(node: Expr, names: Names, only: Condition | None) -> Any:
     return restricted(number(of, names), only)
 
 
-def restricted(value: Expression, only: Condition | None) -> Expression:
+def restricted(value: Expression, only: Expression | None) -> Expression:
     """NULL, which no aggregate counts, where the condition does not hold."""
     return value if only is None else Choice(((only, value),), Nothing())
 

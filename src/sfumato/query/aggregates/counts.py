@@ -1,4 +1,4 @@
-"""COUNT(*), COUNT(x), COUNT_IF(condition): how many rows."""
+"""COUNT(*), COUNT(x), COUNT_IF(condition), COUNT(DISTINCT person) and COUNT(DISTINCT x)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, linear, restricted, whole_number
-from sfumato.query.expressions import Choice, Condition, Nothing, Number
+from sfumato.query.expressions.base import Expression, condition, translated
+from sfumato.query.expressions.conditions import Choice, Nothing
+from sfumato.query.expressions.numbers import Number
 from sfumato.query.intervals import Noise, reach, whole_reach
-from sfumato.query.measures import Measure, Moments, moments
+from sfumato.query.measures import DifferentValues, Measure, Moments, UnitCount, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.reading import constant, parts
+from sfumato.query.reading import QueryRefused, constant, parts, shown
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import condition, translated
 
 
 class Count(Function):
@@ -27,7 +28,7 @@ class Count(Function):
     nodes: ClassVar[Mapping[type[Expr], str]] = {exp.Count: "count", exp.CountIf: "count"}
     examples = ("COUNT(*)", "COUNT(x)", "COUNT_IF(x > 3 AND b)", "COUNT(*) FILTER (WHERE b)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         if isinstance(node, exp.CountIf):
             counted = Choice(((condition(parts(node, "this")[0], names), Number(1.0)),), Nothing())
             return Aggregate("count", restricted(counted, only))
@@ -69,3 +70,41 @@ class Count(Function):
 def _whole(width: float) -> float:
     """How far a rounded estimate of a whole number lies from it, if before rounding it was within `width`."""
     return float(max(0, math.ceil(width - 0.5)))
+
+
+class Different(Function):
+    names = ("count_units", "count_distinct")
+    nodes: ClassVar[Mapping[type[Expr], str]] = {
+        exp.ApproxDistinct: "count_distinct"
+    }  # and COUNT with DISTINCT in it
+    examples = ("COUNT(DISTINCT person)", "COUNT(DISTINCT x)", "COUNT(DISTINCT x) FILTER (WHERE b)")
+
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
+        (inside,) = parts(node, "this")
+        columns = parts(inside, "expressions")[0] if isinstance(inside, exp.Distinct) else [inside]
+        if len(columns) != 1:
+            raise QueryRefused(f"{shown(node)} is not answered: DISTINCT takes one expression")
+        if not names.is_unit(columns[0]):
+            return Aggregate("count_distinct", restricted(translated(columns[0], names), only))
+        if only is not None:
+            raise QueryRefused(
+                "people are counted with WHERE in place of FILTER", nearest=names.example_people()
+            )
+        return Aggregate("count_units")
+
+    def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
+        if aggregate.function == "count_units":
+            return UnitCount()
+        assert aggregate.of is not None
+        return DifferentValues(aggregate.of)
+
+    def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
+        if aggregate.function == "count_units":
+            return isinstance(measure, UnitCount)
+        return isinstance(measure, DifferentValues) and measure.of == aggregate.of
+
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
+        return whole_number(source)
+
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
+        return Error(whole_reach(noise), rows)

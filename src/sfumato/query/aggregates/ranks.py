@@ -10,18 +10,15 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
-from sfumato.query import quantiles
 from sfumato.query.aggregates.base import Error, Function, level_of, restricted
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression
+from sfumato.query.expressions.numbers import number
 from sfumato.query.intervals import Noise
 from sfumato.query.measures import Cells, Measure, cells
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.quantiles import spread_of
-from sfumato.query.reading import parts, shown
-from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import number
+from sfumato.query.reading import QueryRefused, parts, shown
+from sfumato.query.release import Noisy, NoisyEstimate, quantile, spread_of
 
 
 class Quantile(Function):
@@ -36,7 +33,7 @@ class Quantile(Function):
     }
     examples = ("MEDIAN(x)", "QUANTILE(y, 0.9)", "PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY x DESC)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         if isinstance(node, exp.WithinGroup):
             return _within_group(node, names, only)
         of, quantile, expression = parts(node, "this", "quantile", "expression")
@@ -56,7 +53,7 @@ class Quantile(Function):
 
     def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         assert source.tree is not None
-        return NoisyEstimate(*quantiles.quantile(source.tree, aggregate.level))
+        return NoisyEstimate(*quantile(source.tree, aggregate.level))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """As a share of the ranks."""
@@ -70,14 +67,14 @@ class Quantile(Function):
 
 
 def in_percent(level: float, instead: str, names: Names) -> QueryRefused:
-    """Why a level of 25 is refused, and what it would be as a share."""
+    """The refusal of a level such as 25, with its share as the remedy."""
     return QueryRefused(
         f"a quantile's level lies between 0 and 1, got {level:g}; for {level:g}% write {level / 100:g}",
         nearest=names.example_count().replace("COUNT(*)", instead, 1),
     )
 
 
-def _within_group(node: exp.WithinGroup, names: Names, only: Condition | None) -> Aggregate:
+def _within_group(node: exp.WithinGroup, names: Names, only: Expression | None) -> Aggregate:
     inside, order = parts(node, "this", "expression")
     items = parts(order, "expressions")[0]
     if not isinstance(inside, exp.PercentileCont | exp.PercentileDisc) or len(items) != 1:

@@ -6,7 +6,6 @@ import copy
 import hashlib
 import math
 import os
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -516,23 +515,30 @@ def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
     except InvalidInput:
         raise
     except UnsupportedModel as error:
-        cause = error.__cause__
-        frames = traceback.extract_tb(None if cause is None else cause.__traceback__)
-        if isinstance(cause, TypeError) and any(
-            frame.filename.endswith("rnn.py") for frame in frames
-        ):  # packed
-            remedy = "; hand over padded sequences and a mask, and weight the outputs of each position by it"
-        if cause is None or not remedy:
+        text = _written_down(str(error))
+        if "_pack_padded_sequence" in text:
+            remedy = ", or padded sequences and a mask, by which the outputs of each position are weighted"
+        elif error.__cause__ is None:
+            remedy = ""
+        if text + remedy == str(error):
             raise
-        raise UnsupportedModel(f"{error}{remedy}") from cause
+        raise UnsupportedModel(text + remedy) from error.__cause__
     except Exception as error:
-        text = str(error).partition(chr(10))[0]
-        if "INTERNAL ASSERT" in text:  # a write to none of the inputs, which torch cannot write down
-            text, remedy = "a write to a tensor outside of the model", "; compute new values, and keep no state"
+        text = _written_down(str(error).partition("\n")[0])
         raise UnsupportedModel(
             "expected model and loss to run on made-up rows like those of the data, got "
             f"{type(error).__name__}: {text}{remedy}"
         ) from error
+
+
+def _written_down(text: str) -> str:
+    """What torch says of a write to none of the inputs, in words."""
+    before, found, _ = text.partition("false INTERNAL ASSERT")
+    return (
+        before + "a write to a tensor outside of the model; compute new values, and keep no state"
+        if found
+        else text
+    )
 
 
 def _count(rows: Sequence[Tensor]) -> int:
