@@ -228,6 +228,17 @@ def test_postgresql_joins_as_duckdb_does(
     assert released(engine, there, query) == released(open_engine(rule, data=rows), rule, query)
 
 
+def test_two_partners_without_columns_are_two_tables() -> None:
+    rule, rows = policy(1000, 2, 2), data(*hard_rows())
+    table = Table(rule, None, data=rows)
+    on = "visits v JOIN people p ON v.person = p.id"
+    one, two = (
+        int(table.exact_sums(f"SELECT COUNT(*) FROM {joined}", salt="s").sums[0]["rows"])
+        for joined in (on, f"{on} JOIN people q ON v.person = q.id")
+    )
+    assert 0 < one < two <= 2 * one
+
+
 @pytest.mark.slow
 def test_spark_joins_as_duckdb_does(
     spark_engine: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

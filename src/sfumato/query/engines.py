@@ -47,7 +47,13 @@ def load_public(
                 raise DataUnavailable(f"no file at {table.source}, where public.{name}.source says it is")
             stamps.append(Stamp.of(Path(table.source)))
         rows = read_public(table, given.get(name))
-        found[name] = _LOADERS[engine](connection, f"sfumato_public{place}", rows)
+        try:
+            found[name] = _LOADERS[engine](connection, f"sfumato_public{place}", rows)
+        except Exception as error:
+            raise DataUnavailable(
+                f"the public table {name} cannot be copied to the {engine} engine: {error}; allow the role "
+                "temporary tables and writing, and leave zero bytes out of texts"
+            ) from error
     return found, tuple(stamps)
 
 
