@@ -29,7 +29,7 @@ from sfumato.accounting import (
 from sfumato.cli import main
 from sfumato.errors import NotVerified
 from sfumato.ledger import Budget, Certificate, KeyStatement, Ledger, PrivateKey, PublicKey, trusted_keys
-from sfumato.ledger.trust import revocation, rotation
+from sfumato.ledger.signing import revocation, rotation
 from sfumato.training import TrainingPlan
 
 DELTA = 1e-5
@@ -344,20 +344,20 @@ def test_a_signature_covers_every_field(field, keys, tmp_path):
         "ledger": {"sequence": 1, "hash": "0" * 64},
         "time": "2020-01-01T00:00:00+00:00",
     }
-    assert "somebody changed" in refused({**data, field: changed[field]}, tmp_path)
+    assert "was changed" in refused({**data, field: changed[field]}, tmp_path)
 
 
 def test_a_signature_of_one_kind_is_none_of_another(keys):
     key = PrivateKey.read(keys[0])
     data = key.sign("witness", good())
-    with pytest.raises(NotVerified, match="somebody changed"):
+    with pytest.raises(NotVerified, match="was changed"):
         Certificate.from_json(data)
 
 
 def test_a_signature_cannot_be_given_another_owner(keys, tmp_path):
     data, other = signed_by(keys[0]), PublicKey.read(public(keys[1]))
     data["signature"] = {**data["signature"], "key": other.id, "public": other.raw.hex()}
-    assert "somebody changed" in refused(data, tmp_path)
+    assert "was changed" in refused(data, tmp_path)
     data["signature"]["key"] = "0" * 64
     assert "SHA-256" in refused(data, tmp_path)
 

@@ -15,7 +15,7 @@ from sfumato.accounting import Budget, GaussianEvent, Relation, pure
 from sfumato.cli import app, query
 from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger import Ledger, PrivateKey, move
-from sfumato.ledger.here import SpentHere
+from sfumato.ledger.ledger import SpentHere
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
@@ -293,7 +293,7 @@ def test_every_entry_at_fault_is_named_with_what_it_says_now(command, several, w
         assert f"ledger entry {entry} does not have the hash it was written with" in error
         assert f"entry {entry} now says 'party {entry}', 20" in error
     assert "count 3" not in error
-    assert "ask whoever keeps copies for the original" in error
+    assert "restore the original from a copy" in error
 
 
 def test_a_first_entry_at_fault_is_explained_too(command, several):

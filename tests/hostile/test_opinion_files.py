@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sfumato.errors import InvalidInput, SfumatoError
 from sfumato.governance import opinion_of, read_settings
-from sfumato.governance.outside.settings import NAMES
+from sfumato.governance.settings import NAMES
 
 WORDS = [name for names in NAMES.values() for name in names]
 VALUES = st.one_of(

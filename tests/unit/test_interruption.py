@@ -79,7 +79,7 @@ def test_what_ignores_it_goes_on_ignoring_it():
 
 
 def test_an_engines_error_is_not_taken_for_one_of_the_query(monkeypatch):
-    monkeypatch.setitem(engines._RUN, "duckdb", translate)
+    monkeypatch.setitem(engines._BATCHES, "duckdb", translate)
     engine = Engine("duckdb", None, None)
     raised: list[type[BaseException]] = []
 
@@ -130,7 +130,7 @@ def run(connection, text):
     except KeyboardInterrupt:
         raise RuntimeError("Query interrupted")
 
-engines._RUN["duckdb"] = run
+engines._BATCHES["duckdb"] = run
 sys.argv = ["sfumato", *sys.argv[1:]]
 program.program()
 """

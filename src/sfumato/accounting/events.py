@@ -318,11 +318,7 @@ def check_norm_bound(event: DpEvent, relation: Relation) -> None:
 
 
 def with_norm_bound(event: DpEvent) -> DpEvent:
-    """The event as ledgers and certificates mean it that were written before norm bounds were stated.
-
-    A sampled Gaussian was then always read as a sum of vectors of half the replace-one sensitivity at most,
-    which is what training releases. Under other relations the price is the same.
-    """
+    """Bound each sampled Gaussian sum by half its replace-one sensitivity, as in training."""
     event = hashable(event)
     if isinstance(event, PoissonSampledEvent) and type(event.event) is GaussianEvent:
         return attr.evolve(event, event=ClippedGaussianEvent(event.event.noise_multiplier))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def room(ledger: Ledger, events: Sequence[DpEvent], *, relation: Relation, unit: str) -> dict[str, float]:
     """What is left, and what would be left after `events`; BudgetExceeded if they do not fit."""
-    after = ledger.left_after(events, relation=relation, unit=unit)
-    return {"epsilon_left": ledger.epsilon_left, "epsilon_left_after": after}
+    after = ledger.check(events, relation=relation, unit=unit)
+    return {"epsilon_left": ledger.epsilon_left, "epsilon_left_after": after.left(ledger.allocation)}
 
 
 def show_room(answer: Mapping[str, Any]) -> None:

@@ -69,7 +69,7 @@ def rotate(
     Example: sfumato key rotate holder holder-2027.pub --out rotation.json
     """
     from sfumato.ledger import PrivateKey, PublicKey
-    from sfumato.ledger.trust import rotation
+    from sfumato.ledger.signing import rotation
 
     deliver(rotation(PrivateKey.read(old), PublicKey.read(new)), str(out), replace=False)
     show.console.print(f"Wrote {out}: give it out beside {old}.pub.")
@@ -85,7 +85,7 @@ def revoke(
     Example: sfumato key revoke holder --successor holder-2027.pub --out revocation.json
     """
     from sfumato.ledger import PrivateKey, PublicKey
-    from sfumato.ledger.trust import revocation
+    from sfumato.ledger.signing import revocation
 
     following = None if successor is None else PublicKey.read(successor)
     deliver(revocation(PrivateKey.read(key), following), str(out), replace=False)

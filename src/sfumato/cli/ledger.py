@@ -69,17 +69,14 @@ def show_(place: Readable, json: show.Json = False) -> None:
     Example: sfumato ledger show people.db
     """
     from sfumato.ledger import Ledger, statement
-    from sfumato.ledger.known_prices import KnownPrices
 
     with Ledger.open(place) as ledger:
-        prices = KnownPrices(ledger.name)
         if json:
-            show.emit_json(statement.as_json(ledger, price=prices))
+            show.emit_json(statement.as_json(ledger))
         else:
-            show.console.print(statement.render(ledger, price=prices))
+            show.console.print(statement.render(ledger))
             if ledger.exported:
                 show.console.print(EXPORTED, markup=False)
-        prices.keep()
 
 
 def head(

@@ -104,15 +104,19 @@ def _record(found: Opinion, place: str, purpose: str | None, *, asks: bool) -> d
 
 def _before(found: Opinion, ledger: Ledger) -> str:
     """What recording it will do to the ledger, which no later command takes back."""
+    from sfumato.ledger.rule import counted_event
+
     left = ledger.epsilon_left
-    after = ledger.left_after_record(found.event, relation=found.relation, unit=found.unit)
+    counted = counted_event(found.event, ledger.budget, relation=found.relation, unit=found.unit)
+    after = ledger.state.take(counted)
     charged = f"ε = {found.epsilon:.4g} at δ = {found.delta:g}"
     if after is None:
         return (
             f"{charged} does not fit in {ledger.place}, where ε = {left:.4g} is left: the entry closes this "
             "ledger for good, and nothing can be charged to it after that."
         )
-    return f"{charged} is charged to {ledger.place} for good; ε left {left:.4g}, and {after:.4g} after it."
+    then = after.left(ledger.allocation)
+    return f"{charged} is charged to {ledger.place} for good; ε left {left:.4g}, and {then:.4g} after it."
 
 
 def _show(found: Opinion, recorded: dict[str, Any] | None) -> None:

@@ -69,8 +69,7 @@ def check(
     Example: sfumato statement check statement.json --key holder.pub --trust holder.revocation.json
     """
     from sfumato.governance import Statement
-    from sfumato.ledger.documents import STATEMENT, refuse_others
-    from sfumato.ledger.strict_json import read_object
+    from sfumato.ledger.documents import STATEMENT, read_object, refuse_others
 
     statement = Statement(read_object(file, "a statement"))
     refuse_others(statement.data, STATEMENT)
@@ -111,7 +110,7 @@ def checklist(ledger: Place, certificate: Certificates = None, json: show.Json =
     """
     from sfumato.governance import Statement
     from sfumato.governance import checklist as hazards_of
-    from sfumato.governance.statements.checklist import as_rows
+    from sfumato.governance.hazards import as_rows
     from sfumato.ledger import Ledger
 
     with Ledger.open(ledger) as book:

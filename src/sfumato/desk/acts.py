@@ -26,7 +26,7 @@ from sfumato.desk.approvals import Officers
 from sfumato.desk.grants import Wanted
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger.chain import canonical
-from sfumato.ledger.conversion import counted_event
+from sfumato.ledger.rule import counted_event
 
 if TYPE_CHECKING:
     from sfumato.desk.database import Database
@@ -241,7 +241,7 @@ def _charge(desk: Desk, officers: Officers, words: Words, _: str) -> None:
 
 def _opinion(words: Words) -> Any:
     from sfumato.governance import opinion_of
-    from sfumato.governance.outside.reading import parse_settings
+    from sfumato.governance.settings import parse_settings
 
     return opinion_of(parse_settings(words["settings"], words["form"]))
 

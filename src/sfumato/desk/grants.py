@@ -366,7 +366,8 @@ class Allocated:
         """Raise what `charge` would raise now, and write nothing."""
         for share in self._shares:
             try:
-                return self._ledger.check(event, relation=relation, unit=unit, allocation=share)
+                self._ledger.check(event, relation=relation, unit=unit, allocation=share)
+                return
             except BudgetExceeded:
                 continue
         raise self.exceeded()

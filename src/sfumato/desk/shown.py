@@ -8,7 +8,7 @@ from typing import Any
 from sfumato.desk.datasets import Dataset
 from sfumato.desk.desk import Desk
 from sfumato.ledger import Charge, Ledger
-from sfumato.ledger.single import epsilon_alone
+from sfumato.ledger.statement import epsilon_alone
 from sfumato.policy import Column, Policy
 
 

@@ -6,9 +6,12 @@
 <Relation.ADD_REMOVE: 'add-remove'>
 """
 
-from sfumato.governance.outside import Opinion, opinion_of, read_settings
-from sfumato.governance.planning import Plan, PlannedRelease, PlanPrice
-from sfumato.governance.statements import Hazard, Statement, checklist, registry_entry, write_statement
+from sfumato.governance.hazards import Hazard, checklist
+from sfumato.governance.opinion import Opinion, opinion_of
+from sfumato.governance.pages import write_statement
+from sfumato.governance.plan import Plan, PlannedRelease, PlanPrice
+from sfumato.governance.settings import read_settings
+from sfumato.governance.statement import Statement, registry_entry
 
 __all__ = [
     "Hazard",

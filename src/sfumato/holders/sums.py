@@ -24,9 +24,9 @@ from sfumato.holders.parties import Parties
 from sfumato.holders.rounds import Contribution, Losses, Lost, Opened, Terms, masked_sum
 from sfumato.holders.study import RELATION, Agreed, Verified, able_to_pay
 from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger.certificate import Unrecorded
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.signing import PrivateKey, PublicKey
-from sfumato.ledger.unrecorded import Unrecorded
 from sfumato.mechanisms import GaussianShares
 from sfumato.mechanisms import grid as grids
 from sfumato.mechanisms.grid import Floats, Integers

@@ -1,4 +1,4 @@
-"""Budgets, charges, certificates: what one data set may lose, and what it has lost.
+"""Budgets, charges and certificates of one data set.
 
 >>> import tempfile; from sfumato.accounting import Relation, pure
 >>> folder = tempfile.TemporaryDirectory()
@@ -13,18 +13,13 @@
 """
 
 from sfumato.accounting import Budget
-from sfumato.ledger.certificate import Certificate
-from sfumato.ledger.certificate_fields import Prices
+from sfumato.ledger.certificate import Certificate, Prices, Unrecorded
 from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, ChargeRequest
-from sfumato.ledger.lease import Lease
-from sfumato.ledger.ledger import Ledger
-from sfumato.ledger.move import move
-from sfumato.ledger.reservation import Reservation
-from sfumato.ledger.signing import PrivateKey, PublicKey
-from sfumato.ledger.trust import KeyStatement, trusted_keys
-from sfumato.ledger.unrecorded import Unrecorded
-from sfumato.ledger.witness import Witness
+from sfumato.ledger.charge import Charge, ChargeRequest, Lease
+from sfumato.ledger.ledger import Ledger, move
+from sfumato.ledger.signing import KeyStatement, PrivateKey, PublicKey, trusted_keys
+from sfumato.ledger.spending import Reservation
+from sfumato.ledger.verify import Witness
 
 __all__ = [
     "Budget",

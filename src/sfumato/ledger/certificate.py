@@ -1,4 +1,4 @@
-"""What is published beside a release, so that anyone can recompute its ε."""
+"""Certificates: published beside a release, so that every reader can recompute its ε."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import json
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from importlib import metadata
 from typing import Any
 
 from sfumato import _validate
 from sfumato.accounting import (
+    Budget,
     DpEvent,
+    PrivacyFilter,
     Relation,
     check_affordable,
+    epsilon,
+    event_from_json,
     event_to_json,
     protection_warning,
+    rdp_epsilon,
 )
 from sfumato.accounting.events import check_norm_bound
 from sfumato.errors import InvalidInput, NotPrivate
-from sfumato.ledger.certificate_fields import FORMAT, MEANS, Prices, parsed
 from sfumato.ledger.chain import Head
 from sfumato.ledger.charge import part_of
-from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
-from sfumato.ledger.strict_json import read_object
+from sfumato.ledger.documents import CERTIFICATE, read_object, refuse_others
+from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, is_hexadecimal, signer
 from sfumato.storage import write_whole
 
 PURPOSE = "certificate"  # of a signature
@@ -43,37 +48,116 @@ RESERVED = (
 )
 UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"
 _PACKAGES = ("sfumato", "dp-accounting", "numpy", "scipy", "torch", "opendp", "randomgen")
+FORMAT = 1
+MEANS = {
+    "pld": "this release, exact for a plan fixed in advance",
+    "rdp": "this release, by Rényi divergences",
+    "ledger": "everything charged to the ledger so far, however adaptively",
+}
 _SLACK = 1e-4  # relative: versions of the accountant discretise otherwise
 _COARSER = 0.1  # and older ones had coarser grids, which only err upward
 _COARSE = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """A release's claim to privacy: whose, under which relation, by which events, at which ε, and caveats.
+class Prices:
+    """Hold ε of one event at one δ by each accountant; None where an accountant gives no finite figure.
 
-    States nothing that was read off private data, no hash and no size of it. The figures are for readers;
-    `verify` believes the events only, and computes the figures again. `Certificate.of` fills in prices and
+    Attributes:
+        pld: ε by privacy loss distributions: tight, for a plan fixed in advance.
+        rdp: ε by Rényi differential privacy: looser, a cross-check.
+    """
+
+    pld: float | None
+    rdp: float | None
+
+    def __post_init__(self) -> None:
+        for name in ("pld", "rdp"):
+            _optional(_validate.non_negative)(f"{name} epsilon", getattr(self, name))
+
+    @classmethod
+    def of(cls, event: DpEvent, delta: float, *, relation: Relation, planned: DpEvent | None = None) -> Prices:
+        """Price an event, or the part that ran of a plan that was stopped early.
+
+        Args:
+            event: The releases that ran.
+            delta: The δ at which ε is wanted.
+            relation: The neighbouring relation.
+            planned: The whole plan, if the run was stopped early.
+
+        Returns:
+            Both prices.
+
+        >>> from sfumato.accounting import GaussianEvent
+        >>> prices = Prices.of(GaussianEvent(4.530877), 1e-6, relation=Relation.ADD_REMOVE)
+        >>> round(prices.pld, 4), round(prices.rdp, 3)
+        (0.9274, 1.0)
+        """
+        check_norm_bound(event, relation)
+        if planned is not None:
+            whole = cls.of(planned, delta, relation=relation)
+            return cls(pld=whole.pld, rdp=_odometer(event, whole, delta, relation))
+        return cls(
+            pld=_finite(epsilon, event, delta, relation), rdp=_finite(rdp_epsilon, event, delta, relation)
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """The smaller of both figures, as each holds; infinite without any."""
+        return min((value for value in (self.pld, self.rdp) if value is not None), default=math.inf)
+
+
+def _finite(accountant: Any, event: DpEvent, delta: float, relation: Relation) -> float | None:
+    try:
+        value = float(accountant(event, delta, relation=relation))
+    except (NotPrivate, ValueError, ArithmeticError, MemoryError, RecursionError):
+        return None  # no figure is no promise
+    return value if math.isfinite(value) else None
+
+
+def _odometer(event: DpEvent, whole: Prices, delta: float, relation: Relation) -> float | None:
+    """Compute ε of the part of a plan that ran, valid however its end was chosen.
+
+    It is the filter's, at orders that the plan fixes.
+
+    At a fixed order exp((α−1)(L_t − ρ_t)) is a supermartingale, L_t the loss and ρ_t the divergence of the
+    first t releases. So the conversion holds at any time t of their end (Feldman & Zrnic 2021).
+    """
+    fixed = whole.rdp if whole.pld is None else whole.pld
+    if fixed is None or fixed <= 0:
+        return None
+    rule = PrivacyFilter(Budget(epsilon=fixed, delta=delta, relation=relation))
+    spending = rule.spending(event)
+    value = rule.epsilon(spending)
+    return value if math.isfinite(value) and not spending.failure else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """State the privacy of a release: unit, relation, events, ε, and caveats.
+
+    It states nothing that was read off private data, no hash and no size of it. The figures are for readers;
+    `verify` relies on the events only, and computes the figures again. `Certificate.of` fills in prices and
     versions.
 
     Args:
-        purpose: What was released, in one line.
-        unit: Who is protected.
-        relation: Which data sets are neighbours.
+        purpose: The release, in one line.
+        unit: The unit that is protected.
+        relation: The neighbouring relation.
         delta: The δ at which the prices hold.
-        event: What ran.
+        event: The releases that ran.
         prices: ε of the event by each accountant.
         private: False if noise was seeded or something was read off the data.
         planned: The whole plan of a run that was stopped early.
         dataset: The declared id of the data set, if it has one.
         plan: The settings of the run.
         eta: η, the bound of rounding errors that the noise was scaled up for.
-        caveats: What a reader must know besides, in sentences.
+        caveats: Limits of the guarantee, in sentences.
         versions: The versions of the packages that ran.
         head: The entry of the ledger where the release was charged.
         epsilon_ledger: ε of all charges of the ledger up to this one.
         time: When it was charged.
-        signature: What `signed` adds.
+        signature: The signature that `signed` adds.
 
     >>> from sfumato.accounting import LaplaceEvent
     >>> certificate = Certificate.of(LaplaceEvent(2.0), purpose="mean age", delta=0)
@@ -88,8 +172,8 @@ class Certificate:
     event: DpEvent
     prices: Prices
     private: bool = True
-    planned: DpEvent | None = None  # the whole plan, if it was stopped early
-    dataset: str | None = None  # the declared id of the data set
+    planned: DpEvent | None = None
+    dataset: str | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     eta: float | None = None
     caveats: tuple[str, ...] = ()
@@ -100,7 +184,7 @@ class Certificate:
     signature: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse texts that `from_json` would refuse: no certificate is written that nobody can read."""
+        """Refuse texts that `from_json` would refuse."""
         for name in ("purpose", "unit", "dataset"):
             if getattr(self, name) is not None:
                 _validate.text(name, getattr(self, name))
@@ -130,17 +214,17 @@ class Certificate:
         """Make a certificate with prices computed here and now.
 
         Args:
-            event: What ran.
-            purpose: What was released, in one line.
+            event: The releases that ran.
+            purpose: The release, in one line.
             delta: The δ at which it is priced.
-            unit: Who is protected.
-            relation: Which data sets are neighbours.
+            unit: The unit that is protected.
+            relation: The neighbouring relation.
             private: False if noise was seeded or something was read off the data.
             planned: The whole plan of a run that was stopped early.
             dataset: The declared id of the data set.
             plan: The settings of the run.
             eta: η, the bound of rounding errors that the noise was scaled up for.
-            caveats: What a reader must know besides, in sentences.
+            caveats: Limits of the guarantee, in sentences.
             head: The ledger's entry; without one a caveat says so.
             epsilon_ledger: ε of all charges of the ledger up to this one.
             time: When it was charged.
@@ -150,8 +234,6 @@ class Certificate:
             The certificate.
         """
         delta = _validate.delta("delta", delta)
-        if head is None:  # what a ledger holds was looked at when it was charged
-            check_norm_bound(event, Relation(relation))
         own = [] if private else [SEEDED]
         own += [] if head else [UNRECORDED if reserved is None else RESERVED.format(entry=reserved.sequence)]
         prices = Prices.of(event, delta, relation=Relation(relation), planned=planned)
@@ -169,7 +251,7 @@ class Certificate:
             plan=dict(plan or {}),
             eta=eta,
             caveats=(*own, *_validate.sentences("caveats", caveats)),
-            versions=versions(),
+            versions=dict(_installed()),
             head=head,
             epsilon_ledger=epsilon_ledger,
             time=time,
@@ -184,21 +266,21 @@ class Certificate:
         return protection_warning(self.prices.epsilon, self.delta)
 
     def signed(self, key: PrivateKey) -> Certificate:
-        """The same certificate, signed over all that it says.
+        """Sign the certificate over all its fields.
 
         Args:
             key: The holder's private key.
 
         Returns:
-            The same certificate with a signature over all that it says.
+            The same certificate with a signature.
         """
         return replace(self, signature=key.sign(PURPOSE, self.to_json())[FIELD])
 
     def with_part(self, part: Certificate) -> Certificate:
-        """The same certificate with what the certificate of one part of the release says besides.
+        """Add the caveats of the certificate of one part of the release.
 
         Args:
-            part: The certificate of something that was made under this charge, and says what it was made with.
+            part: The certificate of an object that was made under this charge.
 
         Returns:
             The certificate with the caveats of both; private only if both are.
@@ -208,10 +290,10 @@ class Certificate:
         return both.with_caveats([caveat for caveat in told if not caveat.startswith(STOPPED)])
 
     def with_caveats(self, caveats: Sequence[str]) -> Certificate:
-        """The same certificate with further sentences, signed anew if it is to be signed.
+        """Add further sentences, and sign anew if SFUMATO_KEY names a key.
 
         Args:
-            caveats: The sentences; those that it states already are not repeated.
+            caveats: The sentences; repeated ones are left out.
 
         Returns:
             The certificate.
@@ -222,7 +304,7 @@ class Certificate:
 
     @property
     def signer(self) -> PublicKey | None:
-        """Whose signature it carries; NotVerified where that does not fit."""
+        """The key of its signature; NotVerified where that does not fit."""
         return signer(PURPOSE, self.to_json())
 
     def recompute(self) -> Prices:
@@ -240,7 +322,7 @@ class Certificate:
         return Prices.of(self.event, self.delta, relation=self.relation, planned=self.planned)
 
     def verify(self) -> Prices:
-        """Compute the prices again and compare them with what is stated.
+        """Compute the prices again and compare them with the stated ones.
 
         Returns:
             The prices that were computed.
@@ -252,7 +334,7 @@ class Certificate:
         if found.pld is None and found.rdp is None:
             raise NotPrivate(
                 "expected events for which some accountant gives a finite epsilon, got none; "
-                "nothing bounds what this release tells"
+                "nothing bounds the loss of this release"
             )
         for name in ("pld", "rdp"):
             stated, computed = getattr(self.prices, name), getattr(found, name)
@@ -313,10 +395,10 @@ class Certificate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
-        """The certificate in `data`: every field of its type, and no signature or one that fits.
+        """Read the certificate in `data`: every field of its type, and no signature or one that fits.
 
         Args:
-            data: What `to_json` gave.
+            data: A dictionary of `to_json`.
 
         Returns:
             The certificate.
@@ -325,12 +407,12 @@ class Certificate:
             InvalidInput: If a field is not of its type.
             NotVerified: If it carries a signature that does not fit.
         """
-        found = parsed(data)
+        found = _parsed(data)
         signer(PURPOSE, data)  # of the very text that was read
         return cls(**found)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file whole or not at all, for everybody to read.
+        """Write the file whole or not at all, readable by all users.
 
         Args:
             path: The file's name.
@@ -352,7 +434,7 @@ class Certificate:
 
 
 def check_statable(plan: Mapping[str, Any] | None, caveats: Sequence[str]) -> None:
-    """Raise InvalidInput for what no certificate can state; for before the charge."""
+    """Raise InvalidInput before a charge for a plan or caveats that no certificate can state."""
     _validate.sentences("caveats", caveats)
     try:
         json.dumps(dict(plan or {}), ensure_ascii=False, allow_nan=False).encode()
@@ -363,7 +445,7 @@ def check_statable(plan: Mapping[str, Any] | None, caveats: Sequence[str]) -> No
 
 
 def _signed(certificate: Certificate) -> Certificate:
-    """Signed with the key that SFUMATO_KEY names; without one the certificate says nothing of it.
+    """Sign with the key that SFUMATO_KEY names, if it names one.
 
     A release is charged by now: a key that cannot be used costs the signature, not the release.
     """
@@ -380,15 +462,10 @@ def _smaller(prices: Prices) -> str:
 
 
 def _agree(stated: float | None, computed: float | None) -> bool:
-    """Never less than computed; a little more where an older accountant had a coarser grid."""
+    """Return whether a figure is at least the computed one, and little more: older grids were coarser."""
     if stated is None or computed is None:
         return stated is computed
     return computed * (1 - _SLACK) - 1e-9 <= stated <= computed * (1 + _COARSER) + 1e-9
-
-
-def versions() -> dict[str, str]:
-    """What computed the release: Python and the packages that are installed."""
-    return dict(_installed())
 
 
 @cache  # reading it anew from the packages' files would take longer than all the rest of a certificate
@@ -400,3 +477,183 @@ def _installed() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+# Reading
+
+
+def _parsed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the type of each field before anything is computed from it, and return arguments of Certificate."""
+    refuse_others(data, CERTIFICATE)
+    if data.get("format") != FORMAT or isinstance(data.get("format"), bool):
+        raise _unexpected("format", f"{FORMAT}", data.get("format"))
+    names = {"format", "epsilon", "epsilon_means", *_FIELDS}
+    unknown = set(data) - names - {FIELD}
+    if unknown:
+        raise InvalidInput(f"expected the fields of a certificate, got {_validate.shown(min(unknown))} besides")
+    for name in sorted(names):
+        if name not in data:
+            raise InvalidInput(f"expected a complete certificate, got one without {name}")
+    if data["epsilon_means"] != MEANS:
+        raise _unexpected("epsilon_means", "the sentences of this format", data["epsilon_means"])
+    costs = data["epsilon"]
+    if not isinstance(costs, dict) or set(costs) != set(MEANS):
+        raise _unexpected("epsilon", "an object of pld, rdp and ledger", costs)
+    found = {name: read(name, data[name]) for name, read in _FIELDS.items()}
+    head = found.pop("ledger")
+    return {
+        **found,
+        "head": head,
+        "prices": Prices(pld=costs["pld"], rdp=costs["rdp"]),
+        "epsilon_ledger": _optional(_as_written(_validate.non_negative))("ledger epsilon", costs["ledger"]),
+        "signature": data.get(FIELD),
+    }
+
+
+def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _as_written(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Keep a checked value as the signature covers it: an integer stays one."""
+
+    def read(name: str, value: Any) -> Any:
+        check(name, value)
+        return value
+
+    return read
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _unexpected(name, "a list of sentences", value)
+    return tuple(_validate.text(name, item) for item in value)
+
+
+def _named_texts(name: str, value: Any) -> dict[str, str]:
+    items = _object(name, value).items()
+    return {_validate.text(name, key): _validate.text(name, item) for key, item in items}
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _unexpected(name, "an object", value)
+    return value
+
+
+def _relation(name: str, value: Any) -> Relation:
+    return Relation(_validate.one_of(name, value, [str(relation) for relation in Relation]))
+
+
+def _bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _unexpected(name, "true or false", value)
+    return value
+
+
+def _event(name: str, value: Any) -> DpEvent:
+    return event_from_json(value)
+
+
+def _head(name: str, value: Any) -> Head:
+    if set(_object(name, value)) != {"sequence", "hash"}:
+        raise _unexpected(name, "an object of sequence and hash", value)
+    if not is_hexadecimal(value["hash"], 64):
+        raise _unexpected("hash", "64 hexadecimal digits", value["hash"])
+    return Head(sequence=_validate.integer("sequence", value["sequence"]), hash=value["hash"])
+
+
+def _time(name: str, value: Any) -> str:
+    try:
+        datetime.fromisoformat(_validate.text(name, value))
+    except ValueError as error:
+        raise _unexpected(name, "a time as in 2026-01-31T12:00:00+00:00", value) from error
+    return str(value)
+
+
+def _unexpected(name: str, expected: str, value: Any) -> InvalidInput:
+    return InvalidInput(f"expected {name} to be {expected}, got {name}={_validate.shown(value)}")
+
+
+_FIELDS: dict[str, Callable[[str, Any], Any]] = {
+    "purpose": _validate.text,
+    "unit": _validate.text,
+    "relation": _relation,
+    "delta": _as_written(_validate.delta),
+    "private": _bool,
+    "event": _event,
+    "planned": _optional(_event),
+    "dataset": _optional(_validate.text),
+    "plan": _object,
+    "eta": _optional(_as_written(_validate.non_negative)),
+    "caveats": _texts,
+    "versions": _named_texts,
+    "ledger": _optional(_head),
+    "time": _optional(_time),
+}
+"""How each field of the file is read, beside the prices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrecorded:
+    """Certify releases at `delta` without a ledger: each certificate says that none was charged.
+
+    Args:
+        delta: The δ at which certificates state ε.
+
+    >>> from sfumato.accounting import pure
+    >>> terms = {"purpose": "a count", "relation": Relation.ADD_REMOVE, "unit": "record"}
+    >>> Unrecorded(delta=0).pay_for(pure(0.5), **terms).caveats[0][:25]
+    'not entered in a ledger: '
+    """
+
+    delta: float
+
+    def __post_init__(self) -> None:
+        _validate.delta("delta", self.delta)
+
+    def pay_for(
+        self,
+        event: DpEvent,
+        *,
+        purpose: str,
+        relation: Relation,
+        unit: str,
+        private: bool = True,
+        planned: DpEvent | None = None,
+        plan: Mapping[str, Any] | None = None,
+        eta: float | None = None,
+        caveats: Sequence[str] = (),
+        reserved: Head | None = None,
+    ) -> Certificate:
+        """Make the certificate of one release.
+
+        Args:
+            event: The release.
+            purpose: The release, in one line.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced.
+            private: False for a run whose noise was seeded.
+            planned: The whole plan of a run that was stopped early.
+            plan: Settings that the certificate shall state.
+            eta: η, the bound of rounding errors that the noise was scaled up for.
+            caveats: Sentences that the certificate shall state.
+            reserved: The entry of a ledger that holds the whole plan, of a run that is not settled yet.
+
+        Returns:
+            The certificate.
+        """
+        check_statable(plan, caveats)
+        return Certificate.of(
+            event,
+            purpose=purpose,
+            delta=self.delta,
+            unit=unit,
+            relation=relation,
+            private=private,
+            planned=planned,
+            plan=plan,
+            eta=eta,
+            caveats=caveats,
+            reserved=reserved,
+        )

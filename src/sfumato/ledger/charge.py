@@ -1,26 +1,30 @@
-"""A charge as the ledger has it, and what part of another an event is."""
+"""Charges and leases as the entries of a ledger hold them."""
 
 from __future__ import annotations
 
-import ast
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
-from sfumato.accounting import DpEvent, Relation, compose, event_from_json, event_to_json
-from sfumato.accounting.events import atoms, with_norm_bound
-from sfumato.errors import InvalidInput, LedgerTampered
-from sfumato.ledger.chain import Entry, Head, canonical
-from sfumato.ledger.kinds import check_kind
+from sfumato import _validate
+from sfumato.accounting import DpEvent, NoEvent, Relation, compose, event_from_json, event_to_json
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered
+from sfumato.ledger.chain import Entry, Head, canonical, check_kind
+from sfumato.ledger.state import releases_of
+
+EXCEEDED = "exceeded"
+_DIGEST = 64  # hexadecimal digits of a SHA-256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChargeRequest:
-    """A release that is to be charged, as a value.
+    """Describe a release that is to be charged.
 
     Args:
-        event: What will be released.
+        event: The release.
         purpose: One line for the ledger's readers.
         relation: The relation under which the event is priced.
         unit: The unit for which it is priced; the budget's.
@@ -49,16 +53,16 @@ class ChargeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One release as the ledger has it; `head` names its entry.
+    """Describe one release as the ledger has it; `head` names its entry.
 
     Attributes:
         head: The entry of the charge.
         time: When it was charged, in UTC.
         purpose: One line for readers.
-        event: What is released, or may be.
-        counted: What the ledger counts: the event after conversion to the budget's relation.
+        event: The release, or all that may be released.
+        counted: The event after conversion to the budget's relation, as the ledger counts it.
         relation: The relation under which the event was priced.
-        unit: Who is protected.
+        unit: The unit that is protected.
         allocation: The share that was charged, if any.
         private: False if noise was seeded.
         settled: False while a reservation is open.
@@ -89,7 +93,7 @@ class Charge:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerTampered(
-                f"ledger entry {entry.sequence} does not tell what a charge tells: it was forged"
+                f"ledger entry {entry.sequence} has no complete charge: it was forged"
             ) from error
 
     @classmethod
@@ -99,31 +103,28 @@ class Charge:
             raise TypeError
         if body.get("drawn", True) is not True:
             raise ValueError
-        event = _event(repr(body["event"]))
-        same = body["counted"] == body["event"]
         return cls(
             head=entry.head,
             time=body["time"],
             purpose=body["purpose"],
-            event=event,
-            counted=event if same else _event(repr(body["counted"])),
-            relation=_RELATIONS[body["relation"]],
+            event=_event(canonical(body["event"])),
+            counted=_event(canonical(body["counted"])),
+            relation=Relation(body["relation"]),
             unit=unit,
             allocation=body["allocation"],
             private=body["private"],
             settled=settled,
             epsilon_spent=body["epsilon_spent"],
-            planned=_event(repr(body["planned"])) if body.get("planned") else None,
+            planned=_event(canonical(body["planned"])) if body.get("planned") else None,
             drawn=bool(body.get("drawn")),
         )
 
     @property
     def stopped_early(self) -> bool:
-        """Whether how much ran was decided while it ran."""
+        """Whether the run ended before its plan did."""
         return self.planned is not None
 
 
-_RELATIONS = {str(relation): relation for relation in Relation}
 _TYPES: dict[str, tuple[type, ...]] = {
     "private": (bool,),
     "purpose": (str,),
@@ -136,24 +137,29 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 @lru_cache(maxsize=4096)
-def _event(written: str) -> DpEvent:
-    """Of what JSON held, as Python writes it: many charges are alike, and then have one event."""
-    return event_from_json(ast.literal_eval(written))
+def _event(written: bytes) -> DpEvent:
+    """Read an event; charges of equal events share one object."""
+    return event_from_json(json.loads(written))
 
 
 def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
-    """The charges that entries tell of, a settlement in the place of its reservation."""
+    """Return the charges in entries, a settlement in the place of its reservation."""
     return list(add_charges({}, entries, unit=unit).values())
 
 
 def add_charges(found: dict[int, Charge], entries: Iterable[Entry], *, unit: str) -> dict[int, Charge]:
-    """The charges that are known already, by entry, with what newer entries tell."""
+    """Add the charges of newer entries to those known already, by entry."""
     for entry in entries:
         check_kind(entry)
         if entry.kind in ("charge", "reserve"):
             found[entry.sequence] = Charge.from_entry(entry, unit=unit, settled=entry.kind == "charge")
         elif entry.kind == "settle":
-            settle(found, entry.body["settles"], Charge.from_entry(entry, unit=unit, settled=True))
+            place = entry.body["settles"]
+            if place not in found or found[place].settled:
+                raise LedgerTampered(
+                    f"ledger entry {entry.sequence} settles no open reservation: it was forged"
+                )
+            found[place] = Charge.from_entry(entry, unit=unit, settled=True)
         elif entry.about is not None and not _lease_is_private(entry):
             if entry.about not in found:
                 raise LedgerTampered(f"ledger entry {entry.sequence} is about no reservation: it was forged")
@@ -161,22 +167,15 @@ def add_charges(found: dict[int, Charge], entries: Iterable[Entry], *, unit: str
     return found
 
 
-def settle(found: dict[int, Charge], place: int, charge: Charge) -> None:
-    """Put a settlement in the place of its reservation."""
-    if place not in found or found[place].settled:
-        raise LedgerTampered(f"ledger entry {charge.head.sequence} settles no open reservation: it was forged")
-    found[place] = charge
-
-
 def _lease_is_private(entry: Entry) -> bool:
     lease = entry.body.get("lease")
     if not isinstance(lease, dict) or type(lease.get("private")) is not bool:
-        raise LedgerTampered(f"ledger entry {entry.sequence} does not tell what a lease tells: it was forged")
+        raise LedgerTampered(f"ledger entry {entry.sequence} has no complete lease: it was forged")
     return bool(lease["private"])
 
 
 def part_of(event: DpEvent, whole: DpEvent) -> bool:
-    """Whether `event` consists of releases of `whole`, each no more often: it then cannot cost more.
+    """Return whether `event` has only releases of `whole`, each no more often: it then cannot cost more.
 
     >>> from sfumato.accounting import GaussianEvent, repeat
     >>> part_of(repeat(GaussianEvent(2.0), 3), repeat(GaussianEvent(2.0), 8))
@@ -184,30 +183,138 @@ def part_of(event: DpEvent, whole: DpEvent) -> bool:
     >>> part_of(GaussianEvent(4.0), repeat(GaussianEvent(2.0), 8))
     False
     """
-    available = _releases(whole)
-    return all(count <= available[release] for release, count in _releases(event).items())
-
-
-def _releases(event: DpEvent) -> Counter[bytes]:
-    counts: Counter[bytes] = Counter()
-    for release, count in atoms(event):  # one written before norm bounds were stated is the same with its bound
-        counts[canonical(event_to_json(with_norm_bound(release)))] += count
-    return counts
+    return releases_of(event) <= releases_of(whole)
 
 
 def same_releases(event: DpEvent, other: DpEvent) -> bool:
-    """Whether both consist of the same releases, each as often."""
-    return _releases(event) == _releases(other)
+    """Return whether both consist of the same releases, each as often."""
+    return releases_of(event) == releases_of(other)
 
 
 def check_part_of(event: DpEvent, whole: DpEvent) -> None:
     if not part_of(event, whole):
         raise InvalidInput(
-            "expected event to be what ran of the reserved steps, the same steps and no more of them, "
+            "expected event to be a part of the reserved steps, the same steps and no more of them, "
             f"got event={event!r}; settle() without an event keeps all that was reserved"
         )
 
 
 def as_one(event: DpEvent | Sequence[DpEvent]) -> DpEvent:
-    """A plan of several releases as one event."""
+    """Join a plan of several releases into one event."""
     return event if isinstance(event, DpEvent) else compose(*event)
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """Describe the release outside the ledger that broke the budget and closed the ledger.
+
+    Attributes:
+        entry: The number of its entry, the last of the ledger.
+        time: When it was recorded, in UTC.
+        purpose: Its purpose.
+        owed: ε at the budget's δ of everything with it; infinite where none holds.
+    """
+
+    entry: int
+    time: str
+    purpose: str
+    owed: float
+
+    def refusal(self) -> BudgetExceeded:
+        """Return the error of every later charge."""
+        return BudgetExceeded(
+            f"this ledger was closed by entry {self.entry}: {self.purpose!r} was released outside it and broke "
+            f"the budget (epsilon_spent={self.owed:.6g}); collect other data under a budget of its own",
+            epsilon_spent=self.owed,
+            epsilon_left=0.0,
+        )
+
+
+def exceeded_by(last: Entry) -> Exceeded | None:
+    """Return the release that broke the budget, if the newest entry is of one."""
+    if last.kind != EXCEEDED:
+        return None
+    body = last.body
+    owed = math.inf if body["owed"] is None else float(body["owed"])
+    return Exceeded(last.sequence, body["time"], body["purpose"], owed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Say which process holds a reservation, and which of its steps are durable: a lease with a fencing token.
+
+    The reserving process holds token 1. A process that takes the reservation up, as a resumed run does, appends
+    an entry with the next token; every request of an older holder is then refused. No clock is involved: a
+    holder that sleeps for a week and wakes up is refused as well. A change is a new value, or a refusal.
+
+    Attributes:
+        token: Grows when another process takes the reservation up.
+        begun: Whether a row may have been touched.
+        private: False once noise was seeded.
+        steps: How many steps are durable.
+        ran: The releases of those steps.
+        digest: SHA-256 of the file that holds them.
+    """
+
+    token: int = 1
+    begun: bool = True
+    private: bool = True
+    steps: int = 0
+    ran: DpEvent | None = None
+    digest: str | None = None
+
+    def begin(self) -> Lease:
+        return replace(self, begun=True)
+
+    def taken_up(self, *, private: bool) -> Lease:
+        return replace(self.with_noise(private=private), token=self.token + 1)
+
+    def with_noise(self, *, private: bool) -> Lease:
+        """Return the lease after further noise: once noise was seeded, the run stays not private."""
+        return replace(self, private=self.private and bool(private))
+
+    def marked(self, ran: DpEvent, *, steps: int, digest: str) -> Lease:
+        """Return the lease with a newer durable output, never with fewer steps."""
+        if not self.begun:
+            raise LedgerError("expected begin() before the first step, got a mark; rows are touched after it")
+        _validate.integer("steps", steps, least=self.steps, remedy="a durable step stays durable")
+        if len(digest) != _DIGEST or not set(digest) <= set("0123456789abcdef"):
+            raise InvalidInput(f"expected digest to be a SHA-256 in {_DIGEST} hexadecimal digits, got another")
+        if self.ran is not None and not part_of(self.ran, ran):
+            raise InvalidInput("expected a mark that holds all that is durable already, got one with less")
+        return replace(self, steps=steps, ran=ran, digest=digest)
+
+    def refusal(self, ran: DpEvent, whole: DpEvent) -> str | None:
+        """Return the reason against settling the reservation of `whole` to `ran`; None if there is none."""
+        if not self.begun:
+            if same_releases(ran, NoEvent()):
+                return None
+            return "expected begin() before rows were touched, got none; only settle(NoEvent()) is left"
+        if same_releases(ran, whole):
+            return None
+        if self.token > 1 and self.ran is None:
+            return (
+                "expected a durable mark of the steps before the reservation was taken up, got none; "
+                "settle() keeps all that was reserved"
+            )
+        if self.ran is not None and not part_of(self.ran, ran):
+            return (
+                f"expected at least the steps={self.steps} that are durable and so released, got an event with "
+                "fewer; settle with all started steps, or without an event"
+            )
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "token": self.token,
+            "begun": self.begun,
+            "private": self.private,
+            "steps": self.steps,
+            "ran": None if self.ran is None else event_to_json(self.ran),
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Lease:
+        ran = data["ran"]
+        return cls(**{**data, "ran": None if ran is None else event_from_json(ran)})

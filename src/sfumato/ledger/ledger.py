@@ -1,31 +1,29 @@
-"""The ledger: one data set's privacy budget, kept across runs, processes and crashes.
-
-What can be read is in `reading`, what a charge does in `spending`, what becomes of a reservation in `settling`,
-how a ledger begins in `creation`, and how entries are read and written in `journal`.
-"""
+"""The ledger: one data set's privacy budget, kept across runs, processes and crashes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sfumato import _validate, interruption
-from sfumato.accounting import Budget, DpEvent, Relation, event_to_json, warn_of_little_protection
+from sfumato.accounting import (
+    Budget,
+    DpEvent,
+    Relation,
+    event_to_json,
+    warn_of_little_protection,
+)
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, RelationMismatch
-from sfumato.ledger import settling, spending
+from sfumato.ledger import spending
+from sfumato.ledger.book import Book
 from sfumato.ledger.certificate import Certificate, check_statable
-from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, ChargeRequest, as_one
-from sfumato.ledger.conversion import counted_event
-from sfumato.ledger.creation import absent, first_row, make, other_budget
-from sfumato.ledger.exceeded import KIND as EXCEEDED
-from sfumato.ledger.here import SpentHere
-from sfumato.ledger.journal import Journal
-from sfumato.ledger.lease import Lease
-from sfumato.ledger.pending import PendingStore
-from sfumato.ledger.reading import Book
-from sfumato.ledger.reservation import Reservation
+from sfumato.ledger.chain import Entry, Head, Row
+from sfumato.ledger.charge import EXCEEDED, Charge, ChargeRequest, Lease, as_one
+from sfumato.ledger.log import absent, first_row, make, other_budget, refuse_second
+from sfumato.ledger.rule import counted_event
+from sfumato.ledger.spending import Body, Reservation
 from sfumato.ledger.store import Store, store_at
 
 _MOST_UNUSED = 10_000  # charges that are remembered until something is released under them
@@ -35,18 +33,32 @@ _NOT_UNUSED = (
 )
 
 
+@dataclass
+class SpentHere:
+    """Record whether this process has charged a ledger, and its open reservations."""
+
+    anything: bool = False
+    open: set[Head] = field(default_factory=set)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a later process takes up an open reservation; a charge is for one computation only."""
+        return bool(self.open)
+
+
 class Ledger(Book):
     """Append-only charges against one budget, hash-chained, safe for many processes.
 
-    Charge *before* anything is computed: a crash then leaves the amount spent, and nothing is ever released
-    that is not on record. Into an empty ledger one plan (or a list charged at once) fits if its exact ε fits;
-    everything later must pass the privacy filter, counted from the start.
+    Charge *before* anything is computed: a crash then leaves the amount spent, and every release is on record.
+    Into an empty ledger one plan (or a list charged at once) fits if its exact ε fits; every later charge must
+    pass the privacy filter, counted from the start.
 
-    A file that was put back from a backup has a valid chain and has forgotten the newest charges. Open it with
-    the newest certificate or the newest noted `head`, and it is refused if it is older.
+    A file that was put back from a backup has a valid chain without the newest charges. Open it with the newest
+    certificate or the newest noted `head`, and it is refused if it is older.
 
     Args:
         store: Where entries are kept. Use `Ledger.open` or `Ledger.create`, which choose one.
+        pending: The first entry of a ledger that is made with its first charge.
 
     >>> import tempfile; from sfumato.accounting import LaplaceEvent
     >>> folder = tempfile.TemporaryDirectory()
@@ -60,10 +72,10 @@ class Ledger(Book):
     """
 
     spent_here = SpentHere()
-    """What this process has charged in any ledger, and whether a later one can go on with it."""
+    """The charges of this process in all ledgers, for the message after an interruption."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(Journal(store, spends=_spent_here))
+    def __init__(self, store: Store, pending: Row | None = None) -> None:
+        super().__init__(store, pending)
         self._purpose: str | None = None
         self._unused: dict[Head, Charge] = {}  # charged by this object, with nothing released under them yet
 
@@ -83,17 +95,17 @@ class Ledger(Book):
 
         Args:
             place: A file name, or a postgresql:// URL.
-            budget: The budget of a new ledger. One that exists must have the same; None takes what it has.
+            budget: The budget of a new ledger. One that exists must have the same; None accepts its budget.
             dataset: The declared id of the data set that the budget is for; a ledger of another one is
                 refused.
             certificate: The newest certificate from this ledger: a ledger that has forgotten its charge is
                 refused.
             head: The newest entry that was noted elsewhere, with the same effect.
-            when_charged: True to make a new ledger with its first charge: whoever charges nothing leaves no
-                ledger behind, and its budget can still be changed.
+            when_charged: True to make a new ledger with its first charge. Until then there is no file, and
+                the budget can still be changed.
             people: How many people there are, where that is public; a new ledger keeps it for statements. A
-                `LittleProtection` warning tells of a `budget` that protects practically nobody, such as one
-                with a δ of 1 / people or more.
+                `LittleProtection` warning tells of a `budget` that hardly protects, such as one with a δ of
+                1 / people or more.
 
         Returns:
             The open ledger; `with` closes it.
@@ -104,15 +116,17 @@ class Ledger(Book):
         """
         if budget is not None and people is not None:
             warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
-        store = store_at(place)
+        store, pending = store_at(place), None
         if store.last() is None:
             if budget is None:
                 raise absent(store.place)
+            pending = first_row(budget, dataset, people)
             if when_charged:
-                store = PendingStore(store, budget, dataset, people)
+                refuse_second(store, dataset)
             else:
-                make(store, first_row(budget, dataset, people), dataset)
-        ledger = cls(store)
+                make(store, pending)
+                pending = None
+        ledger = cls(store, pending)
         ledger.check_dataset(dataset)
         if budget is not None and budget != ledger.budget:
             unused_file = os.path.isfile(store.address) and ledger.unused
@@ -133,7 +147,7 @@ class Ledger(Book):
 
         Args:
             place: A file name, or a postgresql:// URL.
-            budget: What all charges together may cost.
+            budget: The limit of all charges together.
             dataset: A declared id of the data set, such as "clinic-2026".
             people: How many people there are, where that is public; as in `open`.
 
@@ -146,11 +160,11 @@ class Ledger(Book):
         if people is not None:
             warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
         store = store_at(place)
-        if store.last() is not None or not make(store, first_row(budget, dataset, people), dataset):
+        if store.last() is not None or not make(store, first_row(budget, dataset, people)):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 
-    # Copies: scikit-learn clones what an estimator is given, and sends it to other processes
+    # Copies: scikit-learn clones arguments of an estimator, and sends them to other processes
 
     def __copy__(self) -> Ledger:
         """The ledger itself: a second one beside it would be a second budget."""
@@ -171,13 +185,13 @@ class Ledger(Book):
     # Charging
 
     def spend_under(self, allocation: str | None = None, *, purpose: str | None = None) -> Ledger:
-        """Have every later charge of this object come from a share of the budget, and say what it is for.
+        """Take every later charge of this object from a share of the budget, and put a purpose before its own.
 
-        Whatever is handed the ledger then spends from that share, unless a charge itself names another.
+        All code that is handed the ledger then spends from that share, unless a charge itself names another.
 
         Args:
-            allocation: The name of a share that `allocate` set aside; None for what no share holds.
-            purpose: Put before what each charge says of itself; None for nothing.
+            allocation: The name of a share that `allocate` set aside; None for the unclaimed rest.
+            purpose: Text before the purpose of each charge; None for none.
 
         Returns:
             The ledger itself.
@@ -207,7 +221,7 @@ class Ledger(Book):
         budget's relation or unit is refused.
 
         Args:
-            event: What will be released, or several releases that are fixed in advance.
+            event: The release, or several releases that are fixed in advance.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced; the budget's.
@@ -236,7 +250,7 @@ class Ledger(Book):
         """Spend for one request; `charge` does it through this method.
 
         Args:
-            request: What is to be charged.
+            request: The release.
 
         Returns:
             The charge, with its place in the ledger.
@@ -254,13 +268,13 @@ class Ledger(Book):
         """Spend for several requests in one transaction: each is admitted or refused as if it came by itself.
 
         They are admitted in their order, each against all before it, as by calls of `charge` one after another.
-        What this gives back is on disk, for all of them; before that nobody has any of the charges.
+        All charges are on disk when this returns.
 
         Args:
-            requests: What is to be charged. Each pays from the first of its allocations that has room.
+            requests: The releases. Each is paid from the first of its allocations that has room.
 
         Returns:
-            For each request its charge, or why it was refused.
+            For each request its charge, or its refusal.
 
         Raises:
             RelationMismatch: If relation or unit of one are not the budget's. Nothing is written.
@@ -276,7 +290,9 @@ class Ledger(Book):
             wanted.append((bodies, counted))
         answers = [
             Charge.from_entry(found, unit=one.unit, settled=True) if isinstance(found, Entry) else found
-            for one, found in zip(requests, spending.spend_each(self._journal, wanted), strict=True)
+            for one, found in zip(
+                requests, spending.spend_each(self._journal, wanted, spends=_spent_here), strict=True
+            )
         ]
         self._unused |= {charge.head: charge for charge in answers if isinstance(charge, Charge)}
         if len(self._unused) > _MOST_UNUSED:
@@ -287,11 +303,11 @@ class Ledger(Book):
     def use(self, charge: Charge) -> None:
         """Take a charge for one release; no other release can be made under it.
 
-        Whoever is handed a charge, and does not make it itself, calls this before it touches a row. What counts
-        is that this very object made the charge: one that was read from a ledger may have been used by anyone.
+        Code that is handed a charge, and does not make it itself, calls this before it touches a row. This very
+        object must have made the charge: one that was read from a ledger may have been used before.
 
         Args:
-            charge: What `charge` gave.
+            charge: A charge that `charge` returned.
 
         Raises:
             InvalidInput: If it is not a charge that this object made, or was used before.
@@ -304,13 +320,13 @@ class Ledger(Book):
     def record(self, event: DpEvent, *, purpose: str, relation: Relation, unit: str) -> Charge | None:
         """Enter a release that has happened already, outside the ledger; it is charged, or closes the ledger.
 
-        What was released cannot be refused any more. It counts against the whole budget and what no share
-        claims, also where shares claim everything; no plan pays for it. Where the whole budget has no room, an
-        entry says so and nothing can be charged after it: the promise of this budget is broken, and the ledger
-        shows by how much.
+        A past release cannot be refused. It counts against the whole budget and the part that no share claims,
+        also where shares claim everything; no plan pays for it. Where the whole budget has no room, an entry
+        says so and nothing can be charged after it: the promise of this budget is broken, and the ledger shows
+        by how much.
 
         Args:
-            event: What was released.
+            event: The release.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced; the budget's.
@@ -323,7 +339,7 @@ class Ledger(Book):
         """
         counted = counted_event(event, self.budget, relation=relation, unit=unit)
         body = self._body(EXCEEDED, event, counted, purpose, None, relation, True) | {"allocation": None}
-        entry = spending.record(self._journal, body, counted)
+        entry = spending.record(self._journal, body, counted, spends=_spent_here)
         return None if entry is None else Charge.from_entry(entry, unit=unit, settled=True)
 
     def prepay(
@@ -364,7 +380,7 @@ class Ledger(Book):
             )
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         body = self._body("charge", plan, counted, purpose, allocation, relation, True)
-        entry = spending.spend(self._journal, {**body, "plan": name}, counted)
+        entry = self._spend({**body, "plan": name}, counted)
         return Charge.from_entry(entry, unit=unit, settled=True)
 
     def pay_for(
@@ -382,7 +398,7 @@ class Ledger(Book):
         """Charge one release for good, before it is computed, and give its certificate.
 
         Args:
-            event: What will be released.
+            event: The release.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced.
@@ -415,10 +431,10 @@ class Ledger(Book):
         begun: bool = True,
         noted: Callable[[Reservation], None] | None = None,
     ) -> Reservation:
-        """Like `charge`, but what provably did not run can be given back by `settle`.
+        """Charge as `charge` does; `settle` can give back steps that provably did not run.
 
         Args:
-            event: All that may be released.
+            event: All releases that may run.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced.
@@ -426,9 +442,9 @@ class Ledger(Book):
             private: False for a run whose noise was seeded.
             begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo
                 the reservation, from any process.
-            noted: Called with the reservation inside the ledger's transaction, to write down elsewhere that
-                it is about to be: after a crash, what was reserved was written down, and a later process
-                takes it up. It does not use the ledger. If it raises, nothing is reserved.
+            noted: Called with the reservation inside the ledger's transaction, to write it down elsewhere
+                before it is durable, so that after a crash a later process takes it up. It does not use the
+                ledger. If it raises, nothing is reserved.
 
         Returns:
             The reservation, to be settled.
@@ -459,7 +475,7 @@ class Ledger(Book):
         """Reserve for one request; `reserve` does it through this method.
 
         Args:
-            request: What is to be reserved, from one allocation.
+            request: The releases to reserve, from one allocation.
             begun: As in `reserve`.
             noted: As in `reserve`.
 
@@ -484,13 +500,13 @@ class Ledger(Book):
                 self.spent_here.open.add(entry.head)
 
         try:
-            entry = spending.spend(self._journal, {**body, "lease": lease.to_json()}, counted, noted=note)
+            entry = self._spend({**body, "lease": lease.to_json()}, counted, noted=note)
         except BudgetExceeded as refusal:
             raise self._beside_unfinished(refusal, request.event, allocation) from refusal
         return held(entry)
 
     def reservation(self, head: Head, *, seen: Lease | None = None, private: bool = True) -> Reservation:
-        """Take an open reservation up, to go on with and settle; whoever held it before no longer does.
+        """Take an open reservation up, to go on with and settle; its earlier holder loses it.
 
         Args:
             head: The entry of the reservation.
@@ -503,7 +519,7 @@ class Ledger(Book):
         Raises:
             LedgerError: If it is settled, or changed since it was seen.
         """
-        lease = settling.take_up(self._journal, head, seen=seen, private=private)
+        lease = spending.take_up(self._journal, head, seen=seen, private=private, spends=_spent_here)
         self.spent_here.open.add(head)
         charge = Charge.from_entry(self._journal.holding(head), unit=self.budget.unit, settled=False)
         return Reservation(self, charge, lease)
@@ -522,7 +538,7 @@ class Ledger(Book):
         Raises:
             Refused: If something may have run.
         """
-        settled = settling.give_back(self._journal, _validate.integer("entry", entry))
+        settled = spending.give_back(self._journal, _validate.integer("entry", entry))
         return Charge.from_entry(settled, unit=self.budget.unit, settled=True)
 
     # Shares and notes
@@ -550,7 +566,7 @@ class Ledger(Book):
 
         Args:
             shares: The size of each, by name.
-            purpose: One line for the ledger's readers, such as who approved it and why.
+            purpose: One line for the ledger's readers, such as the reason and the approver.
             origins: By name, an id that the chain keeps with the share, for a program that finds its shares
                 by id. Such a share is made once, however often it is asked for; where its name is taken, it
                 gets another.
@@ -579,6 +595,14 @@ class Ledger(Book):
         with self._journal.writing() as last:
             return self._journal.append({"kind": "note", "text": text}, self._journal.state(last), last).head
 
+    def _spend(
+        self, body: Body, counted: DpEvent, *, noted: Callable[[Entry], None] = lambda entry: None
+    ) -> Entry:
+        (found,) = spending.spend_each(self._journal, [([body], counted)], spends=_spent_here, noted=noted)
+        if isinstance(found, BudgetExceeded):
+            raise found
+        return found
+
     def _body(
         self,
         kind: str,
@@ -588,7 +612,7 @@ class Ledger(Book):
         allocation: str | None,
         relation: Relation,
         private: bool,
-    ) -> dict[str, Any]:
+    ) -> Body:
         purpose = purpose if self._purpose is None else f"{self._purpose}: {purpose}"
         return {
             "kind": kind,
@@ -602,9 +626,41 @@ class Ledger(Book):
 
 
 def _spent_here() -> None:
-    interruption.check()  # whoever wants to stop pays for nothing more
+    interruption.check()  # after Ctrl-C nothing more is paid
     Ledger.spent_here.anything = True
 
 
 def _reopened(address: str, head: Head) -> Ledger:
     return Ledger.open(address, head=head)
+
+
+def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledger:
+    """Move a ledger to another place, with the same entries and hashes; the old one is closed for good.
+
+    The old ledger is closed first, by an entry that says where it went: at no moment can both be charged. If
+    the process dies in between, neither can, and the same call finishes the move. A place that the ledger was
+    moved away from can take it back.
+
+    Args:
+        source: The file or postgresql:// URL where it is.
+        target: Where it goes; there must be none.
+
+    Returns:
+        The ledger at its new place.
+
+    Raises:
+        LedgerError: If there is another ledger at the target, or one for the same data set beside it.
+
+    >>> import tempfile; from sfumato.ledger import Budget, Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Ledger.create(f"{folder}/old.db", Budget(epsilon=1)).close()
+    ...     with move(f"{folder}/old.db", f"{folder}/new.db") as ledger:
+    ...         ledger.epsilon_left
+    1.0
+    """
+    there = store_at(target)
+    with Ledger.open(source) as ledger:
+        ledger.verify()
+        ledger._journal.move(there, ledger.dataset)
+    there.close()
+    return Ledger.open(target)

@@ -1,4 +1,4 @@
-"""What fits a budget: the exact price for a first plan, the privacy filter for everything later.
+"""The rule of a budget: the exact price for a first plan, the privacy filter for everything later.
 
 *A first plan* (or a list charged at once) was chosen before any answer was seen, so its exact price holds.
 *Later charges* may have been chosen after seeing answers, so all charges from the start must pass the filter.
@@ -6,11 +6,10 @@
 A first plan that fits by its exact price P only may be settled lower, and whether to stop it may have been
 decided on its answers. Runs that went on to later charges and runs that did not are then told apart by an
 answer, and their failure probabilities add up: δ_P(ε) for those that stop, and the filter's for the others.
-So the filter of later charges works with what the plan left over, δ − δ_P(ε). A plan that passes the filter
+So the filter of later charges works with the rest, δ − δ_P(ε). A plan that passes the filter
 itself takes nothing: steps of a plan are charges, and a filter may be left at any time.
 
-What a ledger holds is priced as it was meant when it was written (`with_norm_bound`); what is charged anew must
-state a norm bound where its price needs one, which `conversion.counted_event` sees to.
+A charge stated under another relation is converted (`counted_event`), or refused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from sfumato import _validate
 from sfumato.accounting import (
+    ApproximateEvent,
     Budget,
     DpEvent,
     GaussianEvent,
@@ -30,35 +31,43 @@ from sfumato.accounting import (
     Relation,
     event_from_json,
     event_to_json,
+    pure,
+    rdp_epsilon,
 )
 from sfumato.accounting import delta as delta_of
 from sfumato.accounting import epsilon as epsilon_of
-from sfumato.accounting.events import with_norm_bound
+from sfumato.accounting.events import check_norm_bound, hashable
 from sfumato.accounting.filter import Spending
-from sfumato.errors import InvalidInput, NotPrivate
+from sfumato.errors import InvalidInput, NotPrivate, RelationMismatch, UnitMismatch
 from sfumato.ledger.chain import canonical
 
 _T = TypeVar("_T")
-Price = Callable[[DpEvent, Budget], float | None]
-"""The exact ε of an event at a budget's δ; None where there is none."""
 OUT_OF_NUMBERS = (ArithmeticError, TypeError, ValueError)
-"""What accountants raise where floating point ends, as at an ε of a thousand."""
+"""Errors of accountants where floating point ends, as at an ε of a thousand."""
 
+_CONVERTED = 0.01  # of the budget's δ, for one converted charge
 _UNIT = 2**100  # sums are kept in whole units of 2⁻¹⁰⁰, so that a charge can be taken back exactly
+
+
+def _whole_units(value: float) -> int | None:
+    if not math.isfinite(value):
+        return 0 if value < 0 else None
+    numerator, denominator = value.as_integer_ratio()
+    return max(0, -(-numerator * _UNIT // denominator))
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Exact sums of what the filter counts, its failure probability last; infinite terms are counted apart."""
+    """Sum the filter's figures exactly, the failure probability last; infinite terms are counted apart."""
 
     units: tuple[int, ...]
     infinite: tuple[int, ...]
 
     @classmethod
     def of(cls, spending: Spending) -> Tally:
-        values = (*spending.divergences, spending.failure)
-        units = tuple(0 if math.isinf(value) else _ceiling(value) for value in values)
-        return cls(units, tuple(int(math.isinf(value)) for value in values))
+        """Round each sum up to whole units; NaN counts as infinite, and a sum below 0 as 0."""
+        found = [_whole_units(value) for value in (*spending.divergences, spending.failure)]
+        return cls(tuple(value or 0 for value in found), tuple(int(value is None) for value in found))
 
     def __add__(self, other: Tally) -> Tally:
         return self._combine(other, 1)
@@ -99,7 +108,7 @@ class Tally:
 
 
 def or_else(compute: Callable[[], _T], otherwise: _T) -> _T:
-    """What `compute` finds, or `otherwise` where floating point ends; what makes no sense is still refused."""
+    """Return the computed value, or `otherwise` where floating point ends; wrong input is still refused."""
     try:
         return compute()
     except InvalidInput:
@@ -108,28 +117,9 @@ def or_else(compute: Callable[[], _T], otherwise: _T) -> _T:
         return otherwise
 
 
-def _everything(nothing: Spending) -> Spending:
-    return Spending((math.inf,) * len(nothing.divergences), math.inf)
-
-
-def _counted(spending: Spending) -> Spending:
-    """What is no number is more than any; what rounding took below 0 is 0."""
-    divergences = tuple(_at_least_nothing(value) for value in spending.divergences)
-    return Spending(divergences, _at_least_nothing(spending.failure))
-
-
-def _at_least_nothing(value: float) -> float:
-    return math.inf if math.isnan(value) else max(0.0, value)
-
-
-def _ceiling(value: float) -> int:
-    numerator, denominator = value.as_integer_ratio()
-    return -(-numerator * _UNIT // denominator)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """The running state of one budget or share, kept in every entry so that a charge reads only the last."""
+    """The sums of one budget or share; every entry holds them, so that a charge reads only the last entry."""
 
     tally: Tally
     plans: int = 0  # that cost something
@@ -146,20 +136,20 @@ class Account:
 
 
 class Rule:
-    """Decides, for one budget, what fits and what has been spent. Holds no state: accounts are values.
+    """Decide for one budget whether an event fits, and compute ε spent and left. Accounts are values.
 
-    `fine` says by which orders the filter counts; a ledger keeps what it was made with (see accounting.filter).
+    Args:
+        budget: The budget that fixes δ and the orders of the filter.
+        limit: An ε to hold charges to in place of the budget's.
 
-    >>> from sfumato.accounting import pure
-    >>> rule = Rule(Budget(epsilon=1), fine=True)
+    >>> rule = Rule(Budget(epsilon=1))
     >>> account = rule.admit(rule.nothing, pure(0.25))
     >>> rule.spent(account), rule.left(account), rule.admit(account, pure(0.8)) is None
     (0.25, 0.75, True)
     """
 
-    def __init__(self, budget: Budget, *, fine: bool, limit: float | None = None) -> None:
+    def __init__(self, budget: Budget, *, limit: float | None = None) -> None:
         self.budget = budget
-        self.fine = fine
         self.limit = budget.epsilon if limit is None else limit
 
     @property
@@ -167,11 +157,11 @@ class Rule:
         return Account(tally=Tally.of(self._filter(0.0).nothing))
 
     def price(self, event: DpEvent) -> Tally:
-        """What the filter counts; infinite, which never fits, where numbers end before the price does."""
-        return _price(with_norm_bound(event), self.budget, self.fine)
+        """Return the filter's figures; infinite, which never fits, where floating point ends."""
+        return _price(hashable(event), self.budget)
 
     def admit(self, account: Account, event: DpEvent) -> Account | None:
-        """The account after `event`, or None when it does not fit."""
+        """Return the account after `event`, or None when it does not fit."""
         price = self.price(event)
         total = account.tally + price
         if price.empty:
@@ -188,7 +178,7 @@ class Rule:
         return Account(tally=total, plans=1, exact=exact, taken=self.failure(event))
 
     def take(self, account: Account, event: DpEvent) -> Account:
-        """The account after `event`, whether it fits or not; where not, δ is used up and nothing fits later."""
+        """Return the account after `event`, fitting or not; if not, δ is used up and nothing fits later."""
         fitting = self.admit(account, event)
         if fitting is not None:
             return fitting
@@ -197,10 +187,10 @@ class Rule:
         return Account(tally=total, plans=account.plans + 1, exact=exact, taken=account.taken or 1.0)
 
     def lower(self, account: Account, before: Tally, event: DpEvent) -> Account:
-        """The account with a charge of `before` replaced by the smaller `event`, at which it was stopped.
+        """Return the account with a charge of `before` replaced by the smaller `event`, at which it stopped.
 
-        When to stop may have been decided on answers, so the exact price of `event` does not hold. That of the
-        whole plan does, as what was seen of it is post-processing; and the filter's, which is for stopping.
+        The stop may depend on answers, so the exact price of `event` does not hold. That of the whole plan
+        does, since a part of its output is post-processing; and the filter's, which allows for stopping.
         """
         price = self.price(event)
         total = account.tally - before + price
@@ -210,83 +200,148 @@ class Rule:
         return replace(account, tally=total, plans=plans, exact=None if price.empty else account.exact)
 
     def spent(self, account: Account) -> float:
-        """ε at the budget's δ of all that was charged, under this rule."""
+        """Return ε at the budget's δ of all charges, under this rule."""
         counted = self._filter(account.taken).epsilon(account.tally.spending())
         return counted if account.exact is None else min(account.exact, counted)
 
     def spent_on_stopped(self, ran: DpEvent, whole: DpEvent, exact: float | None) -> float:
-        """ε that a ledger has spent whose only plan, of the price `exact`, was stopped when `ran` had run."""
+        """Return the ε of a ledger whose only plan, of the price `exact`, was stopped after `ran`."""
         passes = self.passes(Account(tally=self.price(whole)), slack=0.0)
         taken = 0.0 if passes else self.failure(whole)
         return self.spent(Account(tally=self.price(ran), plans=1, exact=exact, taken=taken))
 
     def counted_after(self, account: Account, event: DpEvent) -> float:
-        """ε that later charges would start from after `event`, whether it fits or not."""
+        """Return the ε that later charges would start from after `event`, fitting or not."""
         total = account.tally + self.price(event)
         return self._filter(account.taken).epsilon(total.spending())
 
     def owed(self, account: Account, event: DpEvent) -> float:
-        """ε of all that was charged and of `event`, after which nothing follows: exact where it is alone."""
+        """Return ε of all charges and of `event` as the last one: exact where it is alone."""
         counted = self.counted_after(account, event)
         exact = None if account.plans else exact_epsilon(event, self.budget)
         return counted if exact is None else min(exact, counted)
 
     def left(self, account: Account, *, at_most: float = math.inf) -> float:
-        """The largest further pure ε up to `at_most` that would be admitted."""
+        """Return the largest further pure ε up to `at_most` that would be admitted."""
         if not account.plans:
             return min(self.limit, at_most)
         return self._filter(account.taken).largest_pure_charge(account.tally.spending(), at_most=at_most)
 
-    def left_to_gaussian(self, account: Account, price: Price) -> float:
-        """The largest ε, at the budget's δ, of one further Gaussian release that would be admitted."""
+    def left_to_gaussian(self, account: Account) -> float:
+        """Return the largest ε at the budget's δ of one further Gaussian release that would be admitted."""
         if not account.plans:
             return self.limit if self.budget.delta else 0.0
         noise = self._filter(account.taken).least_gaussian_noise(account.tally.spending())
-        return 0.0 if math.isinf(noise) else price(GaussianEvent(noise), self.budget) or 0.0
+        return 0.0 if math.isinf(noise) else exact_epsilon(GaussianEvent(noise), self.budget) or 0.0
 
     def failure(self, event: DpEvent) -> float:
-        """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""
-        meant = with_norm_bound(event)
-        found = or_else(lambda: delta_of(meant, self.limit, relation=self.budget.relation), 1.0)
+        """Return the probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""
+        found = or_else(lambda: delta_of(event, self.limit, relation=self.budget.relation), 1.0)
         return found if found <= 1.0 else 1.0  # 1 for NaN too
 
     def passes(self, account: Account, *, slack: float) -> bool:
-        """Whether the filter alone would have admitted all of it, give or take rounding."""
+        """Return whether the filter alone would have admitted all of it, up to relative rounding `slack`."""
         return self._filter(0.0).fits(account.tally.spending(), slack=slack)
 
     def keeps(self, account: Account, *, slack: float) -> bool:
-        """Whether an account is within ε and δ: by the exact price of its only plan, or by the filter."""
+        """Return whether an account is within ε and δ, by the exact price of its only plan or by the filter."""
         filtered = self._filter(account.taken).fits(account.tally.spending(), slack=slack)
         exact = account.exact is not None and account.exact <= self.limit * (1 + slack)
         return filtered or exact
 
     def _filter(self, taken: float) -> PrivacyFilter:
-        return _filter(self.budget, taken, self.limit, self.fine)
+        return _filter(self.budget, taken, self.limit)
 
 
 @lru_cache(maxsize=1024)
-def _filter(budget: Budget, taken: float, limit: float, fine: bool) -> PrivacyFilter:
-    return PrivacyFilter(budget, taken=taken, limit=limit, fine=fine)
+def _filter(budget: Budget, taken: float, limit: float) -> PrivacyFilter:
+    return PrivacyFilter(budget, taken=taken, limit=limit, fine=True)
 
 
 @lru_cache(maxsize=4096)
-def _price(event: DpEvent, budget: Budget, fine: bool) -> Tally:
-    rule = _filter(budget, 0.0, budget.epsilon, fine)
-    found = or_else(lambda: rule.spending(event), _everything(rule.nothing))
-    return Tally.of(_counted(found))
+def _price(event: DpEvent, budget: Budget) -> Tally:
+    rule = _filter(budget, 0.0, budget.epsilon)
+    everything = Spending((math.inf,) * len(rule.nothing.divergences), math.inf)
+    return Tally.of(or_else(lambda: rule.spending(event), everything))
 
 
 def exact_epsilon(event: DpEvent, budget: Budget) -> float | None:
-    """The exact ε of a plan at the budget's δ; None where it is infinite or cannot be computed."""
+    """Return the exact ε of a plan at the budget's δ; None where it is infinite or cannot be computed."""
     return _exact_epsilon(canonical(event_to_json(event)), budget.delta, budget.relation)
 
 
 @lru_cache(maxsize=4096)
 def _exact_epsilon(text: bytes, delta: float, relation: Relation) -> float | None:
-    event = with_norm_bound(event_from_json(json.loads(text)))
-    pure = or_else(lambda: epsilon_of(event, 0.0, relation=relation), math.inf)
+    event = event_from_json(json.loads(text))
+    alone = or_else(lambda: epsilon_of(event, 0.0, relation=relation), math.inf)
     try:
-        value = min(pure, epsilon_of(event, delta, relation=relation)) if delta else pure
+        value = min(alone, epsilon_of(event, delta, relation=relation)) if delta else alone
     except (NotPrivate, *OUT_OF_NUMBERS):
-        value = pure
+        value = alone
     return value if math.isfinite(value) else None
+
+
+# Conversion
+
+
+def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: str) -> DpEvent:
+    """Convert an event stated under `relation` for `unit` to the budget's, or refuse it."""
+    check_unit(unit, budget)
+    _validate.one_of("relation", str(relation), [str(known) for known in Relation])
+    check_norm_bound(event, Relation(relation))
+    if Relation(relation) is budget.relation:
+        return event
+    if Relation(relation) is Relation.ADD_REMOVE and budget.relation is Relation.REPLACE_ONE:
+        return replace_one_from_add_remove(event, delta=budget.delta * _CONVERTED)
+    raise RelationMismatch(
+        f"expected relation={str(budget.relation)!r} as in the budget, got relation={str(relation)!r}; only "
+        "add-remove can be converted, to replace-one; price the release under the budget's relation, or keep "
+        "a ledger of its own for it"
+    )
+
+
+def check_unit(unit: str, budget: Budget) -> None:
+    if unit != budget.unit:
+        raise UnitMismatch(wanted=budget.unit, given=unit)
+
+
+def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
+    """Convert a price: to replace a unit is to remove it and add another.
+
+    (ε, δ) becomes (2ε, (1+e^ε)δ), where the second is at most `delta`.
+
+    >>> from sfumato.accounting import LaplaceEvent
+    >>> replace_one_from_add_remove(LaplaceEvent(2.0), delta=0)
+    ApproximateEvent(epsilon=1.0, delta=0.0)
+    """
+    alone = or_else(lambda: epsilon_of(event, 0.0), math.inf)
+    if math.isfinite(alone):
+        return pure(2 * alone)
+    share = delta / 2
+    for _ in range(60):
+        if not share:
+            break
+        cost = _cost(event, share)
+        total = math.inf if cost > 700 else (1 + math.exp(cost)) * share
+        if total <= delta:
+            return ApproximateEvent(2 * cost, total)
+        share = min(share / 2, delta / (1 + math.exp(min(cost, 700))))
+    raise _inconvertible()
+
+
+def _cost(event: DpEvent, delta: float) -> float:
+    """Return the exact ε; the Rényi bound where there is no exact one, or at a δ too small for it."""
+    try:
+        return epsilon_of(event, delta)
+    except (NotPrivate, *OUT_OF_NUMBERS):
+        try:
+            return rdp_epsilon(event, delta)
+        except (NotPrivate, *OUT_OF_NUMBERS) as error:
+            raise _inconvertible() from error
+
+
+def _inconvertible() -> RelationMismatch:
+    return RelationMismatch(
+        "expected an event that can be converted from add-remove to replace-one within the budget's δ, "
+        "got one that cannot; price the release under replace-one instead"
+    )

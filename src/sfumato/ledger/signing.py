@@ -1,38 +1,43 @@
-"""Ed25519 signatures over JSON objects: whose they are, and which keys took their place.
+"""Ed25519 signatures over JSON objects, and statements about the keys that made them.
 
-What is signed is a purpose, so that a signature of one kind never passes for another, the key's id, and the
-canonical JSON of the whole object without its `signature`. A signature carries its public key: that it fits
-shows that nobody changed the object since; only a key that the reader got elsewhere shows who signed.
+The signed text is a purpose, so that a signature of one kind never passes for another, the key's id, and the
+canonical JSON of the whole object without its `signature`. A signature carries its public key. A fitting
+signature shows that the object was not changed since; only a key that the reader got elsewhere identifies the
+signer.
 
-The library that signs is loaded where something is signed or checked: most who look at a ledger do neither.
+The library that signs is imported where it is used: most readers of a ledger neither sign nor check.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger.chain import canonical
+from sfumato.ledger.documents import read_object
 from sfumato.storage import write_new
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 VARIABLE = "SFUMATO_KEY"
-"""Names the private key that signs every certificate that is made."""
+"""The environment variable with the path of the private key that signs every new certificate."""
 
 FIELD = "signature"
 _LARGEST_KEY = 2**14
+_ROTATION, _REVOCATION = "key rotation", "key revocation"
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Who signed: an Ed25519 key. Its `id` is the SHA-256 of its 32 bytes, in hexadecimal.
+    """An Ed25519 public key. Its `id` is the SHA-256 of its 32 bytes, in hexadecimal.
 
     Args:
         raw: The 32 bytes.
@@ -49,22 +54,15 @@ class PublicKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PublicKey:
-        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-        try:
-            key = load_pem_public_key(_key_file(path))
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise _no_key(path, "public") from error
-        if not isinstance(key, Ed25519PublicKey):
-            raise _no_key(path, "public")
-        return cls(key.public_bytes_raw())
+        return cls(_read_key(path, load_pem_public_key, Ed25519PublicKey, "public").public_bytes_raw())
 
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """A key that signs certificates and witnesses. It is never shown.
+    """A key that signs certificates and witnesses. It is never printed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +82,7 @@ class PrivateKey:
         """Write a new private key, readable by its owner only, and `path`.pub beside it; overwrite neither."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-        key, private, public = Ed25519PrivateKey.generate(), Path(path), _public_place(path)
+        key, private, public = Ed25519PrivateKey.generate(), Path(path), Path(f"{os.fspath(path)}.pub")
         _write_new(private, _private_pem(key), readable=False)
         try:
             _write_new(public, _public_pem(key), readable=True)
@@ -95,27 +93,23 @@ class PrivateKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PrivateKey:
-        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        try:
-            key = load_pem_private_key(_key_file(path), password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise _no_key(path, "private") from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise _no_key(path, "private")
-        return cls(key)
+        def load(pem: bytes) -> Any:
+            return load_pem_private_key(pem, password=None)
+
+        return cls(_read_key(path, load, Ed25519PrivateKey, "private"))
 
     def sign(self, purpose: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """`data` with its signature."""
+        """Return `data` with its signature."""
         bare = _bare(data)
         value = self._key.sign(_message(purpose, self.public, bare))
         signature = {"key": self.public.id, "public": self.public.raw.hex(), "value": value.hex()}
         return {**bare, FIELD: signature}
 
     def derive(self, purpose: str, length: int) -> bytes:
-        """A secret for one other purpose, which says nothing of this key or of other purposes (HKDF)."""
+        """Derive a secret for one other purpose, independent of this key's other secrets (HKDF)."""
         from cryptography.hazmat.primitives.hashes import SHA512
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -126,7 +120,7 @@ class PrivateKey:
 
 
 def signer(purpose: str, data: Mapping[str, Any]) -> PublicKey | None:
-    """Whose signature `data` carries; None where there is none, NotVerified where it does not fit."""
+    """Return the key of the signature in `data`; None without one, NotVerified where it does not fit."""
     signature = data.get(FIELD)
     if signature is None:
         return None
@@ -138,14 +132,14 @@ def signer(purpose: str, data: Mapping[str, Any]) -> PublicKey | None:
         Ed25519PublicKey.from_public_bytes(public.raw).verify(value, _message(purpose, public, _bare(data)))
     except (InvalidSignature, ValueError) as error:
         raise NotVerified(
-            "expected a signature that fits, got one of another text or key; somebody changed the file, "
-            "do not rely on it"
+            "expected a signature that fits, got one of another text or key; the file was changed, do not rely "
+            "on it"
         ) from error
     return public
 
 
 def environment_key() -> PrivateKey | None:
-    """The private key that SFUMATO_KEY names, if it names one."""
+    """Read the private key that SFUMATO_KEY names, if it names one."""
     place = os.environ.get(VARIABLE)
     return PrivateKey.read(place) if place else None
 
@@ -155,8 +149,7 @@ def _parts(signature: Any) -> tuple[PublicKey, bytes]:
     if not isinstance(signature, dict) or set(signature) != set(expected):
         raise NotVerified("expected a signature of the fields key, public and value, got another")
     for name, length in expected.items():
-        value = signature[name]
-        if not isinstance(value, str) or len(value) != length or set(value) - set("0123456789abcdef"):
+        if not is_hexadecimal(signature[name], length):
             raise NotVerified(
                 f"expected {name} of the signature to be {length} hexadecimal digits, got another"
             )
@@ -174,20 +167,23 @@ def _message(purpose: str, key: PublicKey, bare: Mapping[str, Any]) -> bytes:
     return f"sfumato {purpose} 1\n{key.id}\n".encode() + canonical(bare)
 
 
-def _key_file(path: str | os.PathLike[str]) -> bytes:
+def is_hexadecimal(value: object, digits: int) -> bool:
+    return isinstance(value, str) and len(value) == digits and not set(value) - set("0123456789abcdef")
+
+
+def _read_key(path: str | os.PathLike[str], load: Callable[[bytes], Any], kind: Any, name: str) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     with Path(path).open("rb") as file:
-        return file.read(_LARGEST_KEY)
-
-
-def _no_key(path: str | os.PathLike[str], kind: str) -> InvalidInput:
-    return InvalidInput(
-        f"expected {os.fspath(path)} to be a {kind} Ed25519 key in PEM, got another file; "
+        content = file.read(_LARGEST_KEY)
+    with suppress(ValueError, TypeError, UnsupportedAlgorithm):
+        key = load(content)
+        if isinstance(key, kind):
+            return key
+    raise InvalidInput(
+        f"expected {os.fspath(path)} to be a {name} Ed25519 key in PEM, got another file; "
         "make one with: sfumato key create"
     )
-
-
-def _public_place(path: str | os.PathLike[str]) -> Path:
-    return Path(f"{os.fspath(path)}.pub")
 
 
 def _private_pem(key: Ed25519PrivateKey) -> bytes:
@@ -211,3 +207,120 @@ def _write_new(path: Path, content: bytes, *, readable: bool) -> None:
         write_new(path, content, readable=readable)
     except FileExistsError as error:
         raise InvalidInput(f"expected no file at {path}, got one; a key is never overwritten") from error
+
+
+# Statements about keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyStatement:
+    """A statement that a key signed about itself: rotation adds another key, revocation withdraws this one.
+
+    A revocation may name the key that takes over.
+
+    Attributes:
+        purpose: Whether it is a rotation or a revocation.
+        key: The id of the key that signed.
+        successor: The key that takes over, if one is named.
+
+    ```python
+    statement = KeyStatement.read("holder.rotation.json")
+    trusted_keys(PublicKey.read("holder.pub"), [statement])
+    ```
+    """
+
+    purpose: str
+    key: str
+    successor: PublicKey | None
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> KeyStatement:
+        return cls.from_json(read_object(path, "a statement about a key"))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KeyStatement:
+        purpose, successor = data.get("purpose"), data.get("successor")
+        if purpose not in (_ROTATION, _REVOCATION) or set(data) != {
+            "purpose",
+            "successor",
+            "time",
+            "signature",
+        }:
+            raise NotVerified("expected a statement about a key, a rotation or a revocation, got another file")
+        key = signer(purpose, data)
+        if key is None:
+            raise NotVerified("expected a signed statement about a key, got one without a signature")
+        return cls(purpose=purpose, key=key.id, successor=_public(successor, needed=purpose == _ROTATION))
+
+
+def rotation(old: PrivateKey, new: PublicKey) -> dict[str, Any]:
+    """Sign with the old key that the new one is of the same holder."""
+    if new == old.public:
+        raise InvalidInput("expected another key to take the place of the old one, got the same")
+    return old.sign(_ROTATION, _statement(_ROTATION, new))
+
+
+def revocation(key: PrivateKey, successor: PublicKey | None = None) -> dict[str, Any]:
+    """Sign that this key's signatures no longer count, and name the key that takes over, if one does."""
+    return key.sign(_REVOCATION, _statement(_REVOCATION, successor))
+
+
+def trusted_keys(given: PublicKey, statements: Iterable[KeyStatement]) -> frozenset[str]:
+    """Return the ids of the keys whose signatures count for a reader who was given one key.
+
+    From the given key each rotation is followed. A revoked key does not count, and nor does a rotation that it
+    signed, unless the revocation names the same successor: a thief can sign a rotation, too.
+
+    Args:
+        given: The key that the reader was given.
+        statements: All rotations and revocations that the reader has.
+
+    Returns:
+        The ids.
+
+    Raises:
+        NotVerified: If a key names two successors: two people have it.
+
+    >>> from sfumato.ledger import PublicKey
+    >>> trusted_keys(PublicKey(bytes(32)), []) == {PublicKey(bytes(32)).id}
+    True
+    """
+    said: dict[str, list[KeyStatement]] = {}
+    for statement in statements:
+        said.setdefault(statement.key, []).append(statement)
+    trusted: set[str] = set()
+    seen: set[str] = set()
+    key: str | None = given.id
+    while key is not None and key not in seen:
+        seen.add(key)
+        own = said.get(key, [])
+        if not any(statement.purpose == _REVOCATION for statement in own):
+            trusted.add(key)
+        key = _successor(key, own)
+    return frozenset(trusted)
+
+
+def _successor(key: str, own: list[KeyStatement]) -> str | None:
+    revocations = [statement for statement in own if statement.purpose == _REVOCATION]
+    if any(statement.successor is None for statement in revocations):
+        return None
+    named = {statement.successor.id for statement in own if statement.successor is not None}
+    if len(named) > 1:
+        raise NotVerified(
+            f"expected key {key} to name one successor, got {len(named)}; it may be stolen, ask the holder for "
+            "the present key"
+        )
+    return next(iter(named), None)
+
+
+def _statement(purpose: str, successor: PublicKey | None) -> dict[str, Any]:
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"purpose": purpose, "successor": successor.raw.hex() if successor else None, "time": time}
+
+
+def _public(value: Any, *, needed: bool) -> PublicKey | None:
+    if value is None and not needed:
+        return None
+    if not is_hexadecimal(value, 64):
+        raise NotVerified("expected successor to be a public key of 64 hexadecimal digits, got another value")
+    return PublicKey(bytes.fromhex(value))

@@ -1,91 +1,93 @@
-"""What a charge does to the journal: it is priced, admitted or refused, and written in one transaction."""
+"""Changes of a ledger, each one transaction: charges, shares, and reservations with their leases.
+
+A reservation is spent before a run, marked while it runs, and settled to the part that ran.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from sfumato.accounting import DpEvent, Relation, event_from_json
-from sfumato.errors import BudgetExceeded, InvalidInput
-from sfumato.ledger.chain import Entry
-from sfumato.ledger.journal import Journal
+from sfumato.accounting import DpEvent, NoEvent, Relation, event_from_json, event_to_json
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, Refused
+from sfumato.ledger.chain import Entry, Head, unseal
+from sfumato.ledger.charge import Charge, Lease, check_part_of, same_releases
+from sfumato.ledger.log import Log
+from sfumato.ledger.rule import Tally, counted_event
 from sfumato.ledger.state import State
 
+if TYPE_CHECKING:
+    from sfumato.ledger.ledger import Ledger
+
+
 Body = dict[str, Any]
-"""What an entry will say, but for its price and its sums."""
-
-
-def spend(
-    journal: Journal, body: Body, counted: DpEvent, *, noted: Callable[[Entry], None] = lambda entry: None
-) -> Entry:
-    """The entry of one charge; BudgetExceeded where it does not fit, and nothing is written."""
-    (found,) = spend_each(journal, [([body], counted)], noted=noted)
-    if isinstance(found, BudgetExceeded):
-        raise found
-    return found
+"""The fields of an entry but for its price and its sums."""
 
 
 def spend_each(
-    journal: Journal,
+    log: Log,
     wanted: Sequence[tuple[Sequence[Body], DpEvent]],
     *,
+    spends: Callable[[], None],
     noted: Callable[[Entry], None] = lambda entry: None,
 ) -> list[Entry | BudgetExceeded]:
-    """One entry for each event, by the first of its bodies that fits.
+    """Write one entry for each event, in one transaction, by the first of its bodies that fits.
 
-    `noted` is told of each entry before any of them is durable; if it raises, none is written.
+    `spends` may refuse before each entry. `noted` is called with each entry before any of them is durable; if
+    it raises, none is written.
     """
-    # Refusals need no lock: the state read here was the newest at that moment. It also prices the events,
-    # which takes long for a first plan, before others have to wait.
-    now = journal.state(journal.open_last())
+    # Refusals need no lock: the state read here was the newest at that moment. The events are also priced here,
+    # which takes long for a first plan, before other processes have to wait.
+    now = log.state(log.open_last())
     refused = [_first_fitting(now, bodies, counted) for bodies, counted in wanted]
     if all(isinstance(one, BudgetExceeded) for one in refused):
         return [one for one in refused if isinstance(one, BudgetExceeded)]
     found: list[Entry | BudgetExceeded] = []
-    with journal.writing() as last:
+    with log.writing() as last:
         for early, (bodies, counted) in zip(refused, wanted, strict=True):
-            before = journal.state(last)
+            before = log.state(last)
             fitting = early if isinstance(early, BudgetExceeded) else _first_fitting(before, bodies, counted)
             if isinstance(fitting, BudgetExceeded):
                 found.append(fitting)
                 continue
             body, after = fitting
-            journal.spends()
-            last = journal.append({**body, **_paid(before, body, counted)}, after, last)
+            spends()
+            last = log.append({**body, **_paid(before, body, counted)}, after, last)
             noted(last)
             found.append(last)
     return found
 
 
-def record(journal: Journal, body: Body, counted: DpEvent) -> Entry | None:
-    """The charge of what was released already; None where it broke the budget, which an entry then says.
+def record(log: Log, body: Body, counted: DpEvent, *, spends: Callable[[], None]) -> Entry | None:
+    """Write the charge of an earlier release; None if it broke the budget, which an entry then says.
 
-    `body` says that the budget is broken, and is changed to a charge where it is not.
+    `body` is that of a broken budget, and is changed to a charge where there is room.
     """
-    journal.state(journal.open_last()).take(counted)  # prices it before others have to wait
-    with journal.writing() as last:
-        before = journal.state(last)
+    log.state(log.open_last()).take(counted)  # prices it before other processes have to wait
+    with log.writing() as last:
+        before = log.state(last)
         after = before.take(counted)
-        journal.spends()
+        spends()
         if after is None:
             owed = before.of_whole.owed(before.whole, counted)
-            journal.append({**body, "owed": owed if math.isfinite(owed) else None}, before, last)
+            log.append({**body, "owed": owed if math.isfinite(owed) else None}, before, last)
             return None
         price = {name: tally.to_json() for name, tally in before.price(counted, None).items()}
-        return journal.append({**body, "kind": "charge", "outside": True, "price": price}, after, last)
+        return log.append({**body, "kind": "charge", "outside": True, "price": price}, after, last)
 
 
 def set_aside(
-    journal: Journal, sizes: Mapping[str, float], said: Mapping[str, str], origins: Mapping[str, str]
+    log: Log, sizes: Mapping[str, float], said: Mapping[str, str], origins: Mapping[str, str]
 ) -> None:
     """Write shares of the budget, all of them or none.
 
     A share with an origin is known by it: it is written once, under another name where its own is taken.
     """
-    with journal.writing() as last:
+    with log.writing() as last:
         for name, size in sizes.items():
-            before, origin = journal.state(last), origins.get(name)
+            before, origin = log.state(last), origins.get(name)
             if origin is None:
                 called, words = name, said
             elif origin not in (known := before.origins()):
@@ -98,11 +100,11 @@ def set_aside(
                     "ask for a share with another origin"
                 )
             body = {"kind": "allocate", "allocation": called, "epsilon": size, **words}
-            last = journal.append(body, before.allocate(called, size, origin=origin), last)
+            last = log.append(body, before.allocate(called, size, origin=origin), last)
 
 
 def _paid(before: State, body: Body, counted: DpEvent) -> Body:
-    """What a charge counts; nothing, and marked as such, where it is drawn from a plan."""
+    """Return the price of a charge; none, and a mark of it, where it is drawn from a plan."""
     if body["allocation"] in before.plans:
         return {"drawn": True, "price": {}}
     prices = before.price(counted, body["allocation"])
@@ -110,7 +112,7 @@ def _paid(before: State, body: Body, counted: DpEvent) -> Body:
 
 
 def _after(state: State, body: Body, counted: DpEvent) -> State:
-    """The state once `body` is written: drawn from a plan, or admitted, and kept as a plan if it is one."""
+    """Return the state after `body`: drawn from a plan, or admitted, and kept as a plan if it is one."""
     allocation, relation = body["allocation"], Relation(body["relation"])
     if allocation in state.plans:
         if "plan" in body:
@@ -123,7 +125,7 @@ def _after(state: State, body: Body, counted: DpEvent) -> State:
 def _first_fitting(
     state: State, bodies: Sequence[Body], counted: DpEvent
 ) -> tuple[Body, State] | BudgetExceeded:
-    """The first of several ways to charge an event that fits, and the state after it; or why none does."""
+    """Return the first body that fits and the state after it, or the last refusal."""
     refused = None
     for body in bodies:
         try:
@@ -132,3 +134,187 @@ def _first_fitting(
             refused = error
     assert refused is not None  # a request names at least one allocation
     return refused
+
+
+# Reservations
+
+
+class Reservation:
+    """Hold an amount that is spent already, and that can be settled lower when less ran than was reserved.
+
+    Left unsettled, as after a crash, it stays spent in full. It is held under a lease: once another process has
+    taken it up (`Ledger.reservation`), or has given it back, this one can neither mark nor settle it.
+
+    Attributes:
+        ledger: The ledger that holds it.
+        charge: The charge of the whole amount.
+        lease: The holder, and the durable steps.
+    """
+
+    def __init__(self, ledger: Ledger, charge: Charge, lease: Lease) -> None:
+        self._log = ledger._journal
+        self._open = ledger.spent_here.open
+        self.charge = charge
+        self.lease = lease
+
+    @property
+    def head(self) -> Head:
+        return self.charge.head
+
+    @property
+    def private(self) -> bool:
+        """Whether no holder had seeded noise."""
+        return self.charge.private and self.lease.private
+
+    @property
+    def marked(self) -> int:
+        """How many steps were durable when this process last looked."""
+        return self.lease.steps
+
+    def begin(self) -> None:
+        """Note that rows are about to be touched: afterwards the reservation cannot be given back.
+
+        Needed once, before the first row, where it was made with `begun=False`; later calls check the lease.
+        """
+        with self._held() as last:
+            lease = self.lease.begin()
+            if lease != self.lease:
+                _note(self._log, self.head, "begin", lease, last)
+        self.lease = lease
+
+    def mark(self, ran: DpEvent, *, steps: int, digest: str) -> None:
+        """Note that `steps` steps, which released `ran`, have left a durable output; costs nothing.
+
+        `digest` is the SHA-256 of the file that holds it. The mark is refused if another process made the last
+        one, or if it would take something back: a durable step is released.
+        """
+        check_part_of(ran, self.charge.event)
+        with self._held() as last:
+            lease = self.lease.marked(ran, steps=steps, digest=digest)
+            _note(self._log, self.head, "mark", lease, last)
+        self.lease = lease
+
+    def settle(self, event: DpEvent | None = None, *, private: bool = True) -> Charge:
+        """Close the reservation: with all that was reserved, or with `event`, the part of it that ran.
+
+        `event` must consist of releases of the reserved event, each no more often, and hold all that was marked
+        durable. It is the part that was *started*, and is priced as stopped while it ran: by the ledger's rule,
+        which holds however the stop was decided. `private=False` says that noise was seeded.
+        """
+        charge = self.charge
+        ran = charge.event if event is None else event
+        check_part_of(ran, charge.event)
+        counted = counted_event(ran, self._log.budget, relation=charge.relation, unit=charge.unit)
+        with self._held() as last:
+            refusal = self.lease.refusal(ran, charge.event)
+            if refusal is not None:
+                raise InvalidInput(refusal)
+            lease = self.lease.with_noise(private=private)
+            entry = _settle(self._log, charge.head, lease, ran, counted, last)
+        self._open.discard(charge.head)
+        return Charge.from_entry(entry, unit=charge.unit, settled=True)
+
+    @contextmanager
+    def _held(self) -> Iterator[Entry]:
+        """Lock out other writers while the ledger has the lease as this process saw it last."""
+        with self._log.writing() as last:
+            newest = lease_of(self._log, self.head)
+            if newest.token != self.lease.token:
+                raise LedgerError(
+                    f"expected lease {self.lease.token} of entry {self.head.sequence}, got lease "
+                    f"{newest.token}: another process has taken the run up; let that one finish, and discard "
+                    "the results of this one"
+                )
+            if newest != self.lease:  # a forked child has the same token
+                raise LedgerError(
+                    f"expected the mark of step {self.lease.steps}, which this process saw last, got another; "
+                    "a second process uses the same reservation: stop one of them, and resume"
+                )
+            yield last
+
+
+def lease_of(log: Log, head: Head) -> Lease:
+    """Return the newest lease of an open reservation."""
+    reserved = log.holding(head)
+    if reserved.kind != "reserve" or log.find("settles", head.sequence) is not None:
+        raise LedgerError(
+            f"expected an open reservation at entry {head.sequence}, got one that was settled already or "
+            "given back, or another entry; reserve anew"
+        )
+    row = log.find("about", head.sequence)
+    return Lease.from_json((reserved if row is None else unseal(row)).body["lease"])
+
+
+def settlement_of(log: Log, head: Head) -> Entry | None:
+    """Return the entry that settles a reservation; None while it is open."""
+    log.holding(head)
+    row = log.find("settles", head.sequence)
+    return None if row is None else unseal(row)
+
+
+def take_up(log: Log, head: Head, *, seen: Lease | None, private: bool, spends: Callable[[], None]) -> Lease:
+    """Give a reservation a new holder, if its lease is still the one that was `seen`; `spends` may refuse."""
+    with log.writing() as last:
+        before = lease_of(log, head)
+        if seen is not None and seen != before:
+            raise LedgerError(
+                f"expected the lease of entry {head.sequence} as it was seen, got a newer one; another "
+                "process goes on with the run: let it finish, or look again"
+            )
+        lease = before.taken_up(private=private)
+        spends()
+        _note(log, head, "lease", lease, last)
+    return lease
+
+
+def give_back(log: Log, number: int) -> Entry:
+    """Settle a reservation that was never begun to nothing."""
+    with log.writing() as last:
+        row = log.row(number)
+        if row is None:
+            raise InvalidInput(f"expected an entry up to {last.sequence}, got entry={number}")
+        head = unseal(row).head
+        lease = lease_of(log, head)
+        if lease.begun:
+            raise Refused(
+                f"expected a reservation that was never begun, got entry {number}: rows may have been "
+                "touched under it, so it stays spent; resume its run, which settles the unused rest"
+            )
+        return _settle(log, head, lease.taken_up(private=True), NoEvent(), NoEvent(), last)
+
+
+def _note(log: Log, head: Head, kind: str, lease: Lease, last: Entry) -> None:
+    """Write a changed lease, which costs nothing."""
+    log.append({"kind": kind, "about": head.sequence, "lease": lease.to_json()}, log.state(last), last)
+
+
+def _settle(log: Log, head: Head, lease: Lease, ran: DpEvent, counted: DpEvent, last: Entry) -> Entry:
+    """Write the settlement of a reservation, which counts as `counted` and never as more than was reserved."""
+    reserved, state = log.holding(head).body, log.state(last)
+    prices: dict[str, Tally] = {}
+    if not reserved.get("drawn"):  # a release drawn from a plan was paid with it, and gives nothing back
+        allocation = reserved["allocation"]
+        prices = state.price(counted, allocation)
+        held = {name: Tally.from_json(tally) for name, tally in reserved["price"].items()}
+        if not all(prices[name] <= held[name] for name in held):
+            # A conversion may round up; never above the reserved.
+            counted, prices = event_from_json(reserved["counted"]), held
+        if event_to_json(counted) != reserved["counted"]:
+            state = state.lower(held, counted, allocation)
+    whole = event_from_json(reserved["event"])
+    stopped = not same_releases(ran, whole) and not same_releases(ran, NoEvent())
+    kept: Body = {
+        key: reserved[key] for key in ("purpose", "allocation", "relation", "drawn") if key in reserved
+    }
+    body = {
+        **kept,
+        "kind": "settle",
+        "settles": head.sequence,
+        "private": reserved["private"] and lease.private,
+        "lease": lease.to_json(),
+        "event": event_to_json(ran),
+        "counted": event_to_json(counted),
+        "planned": reserved["event"] if stopped else None,
+        "price": {name: tally.to_json() for name, tally in prices.items()},
+    }
+    return log.append(body, state, last)

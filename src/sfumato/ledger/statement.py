@@ -1,14 +1,10 @@
-"""A ledger as a person reads it: what, when, ε each, spent, left, and a bar."""
+"""Statements of a ledger: each charge with its ε, the sums and a bar, as a table or as JSON."""
 
 from __future__ import annotations
 
-import gc
 import math
-import os
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,15 +12,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sfumato.accounting import compose, event_to_json, repeat
+from sfumato.accounting import Budget, DpEvent, compose, event_to_json, repeat
 from sfumato.accounting.events import atoms
-from sfumato.ledger.balance import Balance
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
-from sfumato.ledger.rule import Price, exact_epsilon
-from sfumato.ledger.single import epsilon_alone
-from sfumato.ledger.state import State
+from sfumato.ledger.rule import Rule, counted_event, exact_epsilon
+from sfumato.ledger.state import Balance, State
 
 FIXED = "if all charges had been fixed in advance"
 SURCHARGE = (
@@ -37,55 +31,18 @@ TRAINING = (
     "sfumato train --dry-run --ledger says whether one does."
 )
 UNCLAIMED, OF_A_SHARE = "(unclaimed)", ("spent", "left", "surcharge of the privacy filter")
-_SUMS = 1e-4  # relative: what four digits show
+_SUMS = 1e-4  # relative: the precision of four digits
 _KINDS = 200  # of releases, beyond which composing them exactly takes too long for a statement
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without a search for garbage, a fifth of the time: all that a statement makes is kept."""
-    if not gc.isenabled():
-        yield
-        return
-    here = threading.get_ident()
-    _without.add(here)
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        _without.discard(here)
+def as_json(ledger: Ledger) -> dict[str, Any]:
+    """Return the statement as one JSON object.
 
-
-_without: set[int] = set()  # threads that have switched it off, to switch it on again
-
-
-def _collect_after_fork() -> None:
-    """In a child only the thread that forked goes on; the others would never switch it on again."""
-    if _without - {threading.get_ident()}:
-        gc.enable()
-    _without.intersection_update({threading.get_ident()})
-
-
-os.register_at_fork(after_in_child=_collect_after_fork)
-
-
-@_uncollected()
-def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
-    """The statement as one JSON object.
-
-    `private`, of a charge and of all of them, says that the noise was not seeded. A ledger holds what was paid
-    for; what a release took from the data beside that is among the caveats of its certificate.
+    `private`, of a charge and of all of them, says that the noise was not seeded. A ledger holds paid releases;
+    data that a release used without a price is among the caveats of its certificate.
     """
     charges, state, head = ledger.snapshot()
     broken, balance = ledger.exceeded, ledger.balance_of(state)
-    events: dict[int, dict[str, Any]] = {}
-    costs: dict[tuple[int, int], float | None] = {}
-    for charge in charges:  # those that are alike share an event
-        if id(charge.event) not in events:
-            events[id(charge.event)] = event_to_json(charge.event)
-        if _alike(charge) not in costs:
-            costs[_alike(charge)] = epsilon_alone(charge, state.of_whole, price)
     return {
         "ledger": ledger.name,
         "dataset": ledger.dataset,
@@ -99,34 +56,33 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
         "epsilon_set_aside": balance.set_aside,
         "epsilon_surcharge": None if balance.broken else balance.surcharge,
         "balance": balance.in_words(),
-        "epsilon_left_to_gaussian": state.left_to_gaussian(price) if broken is None else 0.0,
-        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges, price) if broken is None else None,
+        "epsilon_left_to_gaussian": state.left_to_gaussian() if broken is None else 0.0,
+        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges) if broken is None else None,
         "private": all(charge.private for charge in charges),
         "moved_to": ledger.moved_to,
         "exceeded_by": None if broken is None else broken.purpose,
         "allocations": {name: _share(state, name) for name in state.shares},
         "plans": {name: {"epsilon_left": state.left(name)} for name in state.plans},
-        "charges": [_line(charge, costs[_alike(charge)], events[id(charge.event)]) for charge in charges],
+        "charges": [_line(charge, state.of_whole) for charge in charges],
         "head": head.to_json(),
     }
 
 
-@_uncollected()
-def render(ledger: Ledger, *, last: int = 40, price: Price = exact_epsilon) -> RenderableType:
-    """A table of the newest charges, the shares, the sums and a bar, for a rich console."""
+def render(ledger: Ledger, *, last: int = 40) -> RenderableType:
+    """Return a table of the newest charges, the shares, the sums and a bar, for a rich console."""
     charges, state, _ = ledger.snapshot()
     parts: list[RenderableType] = [Text(_title(ledger), "italic")]
-    parts.append(_charges_table(state, charges, last, price) if charges else Text(EMPTY))
+    parts.append(_charges_table(state, charges, last) if charges else Text(EMPTY))
     if state.shares:
         parts.append(_shares_table(state))
-    parts += [_bar(ledger, state), *_notes(ledger, state, charges, price)]
+    parts += [_bar(ledger, state), *_notes(ledger, state, charges)]
     return Group(*parts)
 
 
-def epsilon_if_fixed(ledger: Ledger, charges: list[Charge], price: Price) -> float | None:
-    """The exact ε of all charges together, had none been chosen after seeing answers of another.
+def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
+    """Compute the exact ε of all charges together, had none been chosen after seeing answers of another.
 
-    None where a run was stopped early: its end was not fixed in advance.
+    It is None where a run was stopped early: its end was not fixed in advance.
     """
     paid = [charge for charge in charges if not charge.drawn]
     if any(charge.stopped_early for charge in paid):
@@ -135,26 +91,51 @@ def epsilon_if_fixed(ledger: Ledger, charges: list[Charge], price: Price) -> flo
     alike = {id(charge.counted): charge.counted for charge in paid}
     plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
     kinds = {canonical(event_to_json(release)) for release, _ in atoms(plan)}
-    return price(plan, ledger.budget) if len(kinds) <= _KINDS else None
+    return exact_epsilon(plan, ledger.budget) if len(kinds) <= _KINDS else None
 
 
-def _alike(charge: Charge) -> tuple[int, int]:
-    """The same for charges of the same events, which readers of a ledger make once."""
-    return id(charge.counted), id(charge.planned)
+def whole_plan(charge: Charge, budget: Budget) -> DpEvent:
+    """Return all that was reserved for a charge, as the budget counts it; it bounds every part."""
+    if charge.planned is None:
+        return charge.counted
+    return counted_event(charge.planned, budget, relation=charge.relation, unit=budget.unit)
 
 
-def _line(charge: Charge, cost: float | None, event: dict[str, Any]) -> dict[str, Any]:
+def epsilon_alone(charge: Charge, rule: Rule) -> float | None:
+    """Compute ε of one charge, were it the only one of the ledger; None where no finite one is known.
+
+    The stop of a run may depend on answers, and then the exact price of the shorter plan does not hold. That of
+    the whole plan does, and the filter's of the part that ran. The ledger counts by the smaller of these two,
+    and so does this function: of a ledger with one charge it is the ε spent.
+    """
+    whole = whole_plan(charge, rule.budget)
+    exact = exact_epsilon(whole, rule.budget)
+    if not charge.stopped_early:
+        return exact
+    spent = rule.spent_on_stopped(charge.counted, whole, exact)
+    return spent if math.isfinite(spent) else None
+
+
+def only_plan(charges: Iterable[Charge], state: State) -> DpEvent | None:
+    """Return the only plan that was charged, in full; None where charges may have been chosen on answers."""
+    if state.whole.exact is None:
+        return None
+    paid = [charge for charge in charges if not charge.drawn and not state.of_whole.price(charge.counted).empty]
+    return whole_plan(paid[0], state.budget) if len(paid) == 1 else None
+
+
+def _line(charge: Charge, rule: Rule) -> dict[str, Any]:
     return {
         "entry": charge.head.sequence,
         "time": charge.time,
         "purpose": charge.purpose,
         "allocation": charge.allocation,
-        "epsilon": cost,
+        "epsilon": epsilon_alone(charge, rule),
         "status": _status(charge),
         "drawn_from_plan": charge.drawn,
         "private": charge.private,
         "relation": str(charge.relation),
-        "event": event,
+        "event": event_to_json(charge.event),
     }
 
 
@@ -176,8 +157,8 @@ def _title(ledger: Ledger) -> str:
     return title if ledger.dataset is None else f"{title}, of {ledger.dataset}"
 
 
-def _charges_table(state: State, charges: list[Charge], last: int, price: Price) -> Table:
-    """The newest charges; who paid is a column where anybody but the budget as a whole did."""
+def _charges_table(state: State, charges: list[Charge], last: int) -> Table:
+    """Return the newest charges, with a column of the shares that paid where one did."""
     listed = charges[-last:] if last else []
     named = any(charge.allocation is not None for charge in listed)
     table = Table(caption_justify="left")
@@ -185,22 +166,22 @@ def _charges_table(state: State, charges: list[Charge], last: int, price: Price)
         table.add_column(heading, overflow="fold")
     table.add_column("ε", justify="right", no_wrap=True)
     for charge in listed:
-        table.add_row(*_cells(charge, epsilon_alone(charge, state.of_whole, price), named=named))
+        table.add_row(*_cells(charge, epsilon_alone(charge, state.of_whole), named=named))
     if len(charges) > last:
         table.caption = f"{len(charges) - last} earlier charges are not shown"
     return table
 
 
 def _cells(charge: Charge, cost: float | None, *, named: bool) -> list[RenderableType]:
-    what = Text(charge.purpose)
+    purpose = Text(charge.purpose)
     if _status(charge) != "settled":
-        what.append(f"  {_status(charge)}", style="yellow")
+        purpose.append(f"  {_status(charge)}", style="yellow")
     if not charge.private:
-        what.append("  not private (seeded)", style="bold red")
+        purpose.append("  not private (seeded)", style="bold red")
     when = charge.time[:16].replace("T", " ")
     figure = "paid" if charge.drawn else _figure(cost)
     payer = [Text(charge.allocation or "")] if named else []
-    return [str(charge.head.sequence), when, what, *payer, figure]
+    return [str(charge.head.sequence), when, purpose, *payer, figure]
 
 
 def _shares_table(state: State) -> Table:
@@ -212,7 +193,7 @@ def _shares_table(state: State) -> Table:
 
 
 def balances(state: State) -> dict[str, Balance]:
-    """The balance of each share, and of what no share claims."""
+    """Return the balance of each share, and of the part that no share claims."""
     return {name: Balance.of(state, name) for name in state.shares} | {UNCLAIMED: Balance.unclaimed(state)}
 
 
@@ -224,7 +205,7 @@ def _bar(ledger: Ledger, state: State) -> Table:
     return grid
 
 
-def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) -> list[Text]:
+def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
     broken = ledger.exceeded
     if broken is not None:
         owed = f"EXCEEDED by {broken.purpose}, released outside: ε = {_figure(broken.owed)} is owed in all"
@@ -233,10 +214,10 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) ->
     lines = [Text(balance.in_words(), "bold")]
     if "surcharge of the privacy filter" in dict(balance.parts()):
         lines.append(Text(SURCHARGE, "dim"))
-    other = _left_to_gaussian(state, price)
+    other = _left_to_gaussian(state)
     if other is not None:
         lines.append(Text(other))
-    fixed = epsilon_if_fixed(ledger, charges, price)
+    fixed = epsilon_if_fixed(ledger, charges)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
     if ledger.budget.delta and other is not None:
@@ -248,9 +229,9 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) ->
     return lines
 
 
-def _left_to_gaussian(state: State, price: Price) -> str | None:
-    """What one further Gaussian release may cost, where that is another figure than for one of pure ε."""
-    pure, gaussian = state.left(), state.left_to_gaussian(price)
+def _left_to_gaussian(state: State) -> str | None:
+    """Describe the ε of one further Gaussian release where it differs from that of pure ε."""
+    pure, gaussian = state.left(), state.left_to_gaussian()
     if math.isclose(pure, gaussian, rel_tol=_SUMS):
         return None
     if not state.budget.delta:

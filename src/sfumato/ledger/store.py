@@ -1,70 +1,216 @@
-"""Where entries are kept: what every store can do, and which store a place names."""
+"""Where entries are kept: the operations of every store, and the choice of a store by its place."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from sfumato.ledger.chain import Row
-from sfumato.ledger.store_export import ExportStore, is_export
+from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
+from sfumato.ledger.chain import Row, canonical
+from sfumato.ledger.documents import EXPORT, parse, refuse_others
+
+Column = Literal["sequence", "settles", "about"]
 
 
-class Store(Protocol):
+class Store(ABC):
     """Rows that are only ever appended, by one writer at a time, durably.
 
-    A store that was opened in a process and is used in a forked child connects anew there.
+    Attributes:
+        place: The place as it was given, without a password.
+        address: The place as it is found from every working folder.
+        exported: Whether it is an export of a ledger, which can only be read.
     """
 
     place: str
     address: str
-    """The place, told so that it is the same from every working folder."""
-    exported: bool
-    """Whether it is a file for readers, which nothing can be charged to."""
+    exported = False
 
+    @abstractmethod
     def create(self, rows: Sequence[Row]) -> bool:
-        """Make a ledger of these rows, whole or not at all; False if there is one already."""
+        """Make a ledger of these rows, whole or not at all; return False if there is one already."""
 
+    @abstractmethod
     def check_room(self) -> None:
-        """Raise what `create` would raise if nothing can be written here."""
+        """Raise the error of `create` if nothing can be written here."""
 
+    @abstractmethod
     def creating(self, dataset: str) -> AbstractContextManager[None]:
-        """Alone among all processes that create a ledger for this data set in the same folder or data base.
+        """Lock out all processes that create a ledger for this data set in the same folder or database.
 
-        Neighbours that are seen inside stay all there are for it. A process that dies lets the next one in.
+        Neighbours read inside stay complete. A process that dies releases the lock.
         """
 
+    @abstractmethod
     def neighbours(self) -> Iterator[tuple[str, Row]]:
-        """The other ledgers in the same folder or data base: where, and the first row."""
+        """Yield the other ledgers in the same folder or database: the place and the first row."""
 
+    @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """Alone among all processes: rows read inside stay the latest, rows appended are durable at the end."""
+        """Lock out all other writers: rows read stay the latest, rows appended are durable at the end."""
 
+    @abstractmethod
     def last(self) -> Row | None:
-        """The newest row; None where there is no ledger, and an error where there is something else."""
+        """Return the newest row; None where there is no ledger, and an error where there is another file."""
 
-    def row(self, sequence: int) -> Row | None: ...
+    @abstractmethod
+    def find(self, column: Column, value: int) -> Row | None:
+        """Return the newest row with this value in a column."""
 
-    def settlement(self, sequence: int) -> Row | None:
-        """The row that settles the row `sequence`."""
-
-    def newest_about(self, sequence: int) -> Row | None:
-        """The newest row about the reservation in row `sequence`."""
-
+    @abstractmethod
     def rows(self) -> Iterator[Row]:
-        """All rows in order, as of one moment."""
+        """Return all rows in order, as of one moment."""
 
+    @abstractmethod
     def append(self, row: Row) -> None:
         """Add one row; only inside a transaction."""
 
+    @abstractmethod
     def close(self) -> None: ...
+
+    def row(self, sequence: int) -> Row | None:
+        return self.find("sequence", sequence)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_C = TypeVar("_C", bound=_Closable)
+
+
+class ConnectedStore(Store, Generic[_C]):
+    """A store behind a connection, which threads share, and which a forked child opens anew."""
+
+    def __init__(self) -> None:
+        self._process = -1
+        self._inherited: list[_C] = []
+        self._connection: _C | None = None
+        self._lock = threading.RLock()
+
+    @abstractmethod
+    def _open(self) -> _C:
+        """Open a new connection."""
+
+    def _usable(self, connection: _C) -> bool:
+        return True
+
+    def _connect(self) -> _C:
+        if self._connection is not None and self._process == os.getpid():
+            if self._usable(self._connection):
+                return self._connection
+        elif self._connection is not None:
+            # Forked: the parent's connection is neither used nor closed here. Closing would drop its locks, or
+            # end its session on a server.
+            self._inherited.append(self._connection)
+            self._lock = threading.RLock()
+        self._connection = self._open()
+        self._process = os.getpid()
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None and self._process == os.getpid():
+            self._connection.close()
+        self._connection = None
+
+
+class ExportStore(Store):
+    """The rows of a file that `ledger export` wrote. Later charges are not in it."""
+
+    exported = True
+
+    def __init__(self, path: str) -> None:
+        self.place = path
+        self.address = str(Path(path).absolute())
+        self._rows = _read_export(path)
+
+    def create(self, rows: Sequence[Row]) -> bool:
+        return False
+
+    def check_room(self) -> None:
+        raise self._refusal()
+
+    def creating(self, dataset: str) -> AbstractContextManager[None]:
+        raise self._refusal()
+
+    def neighbours(self) -> Iterator[tuple[str, Row]]:
+        return iter(())
+
+    def transaction(self) -> AbstractContextManager[None]:
+        raise self._refusal()
+
+    def last(self) -> Row:
+        return self._rows[-1]
+
+    def find(self, column: Column, value: int) -> Row | None:
+        return next((row for row in reversed(self._rows) if getattr(row, column) == value), None)
+
+    def rows(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def append(self, row: Row) -> None:
+        raise self._refusal()
+
+    def close(self) -> None:
+        pass
+
+    def _refusal(self) -> LedgerError:
+        return LedgerError(
+            f"expected a ledger that can be written, got {self.place}, an export of one; use the ledger itself"
+        )
+
+
+def _is_export(place: str) -> bool:
+    """Return whether a file holds JSON, as no other ledger does."""
+    try:
+        with Path(place).open("rb") as file:
+            return file.read(64).lstrip().startswith(b"{")
+    except (OSError, ValueError):
+        return False
+
+
+def _read_export(path: str) -> list[Row]:
+    try:
+        data = parse(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise LedgerTampered(f"expected {path} to be a ledger or an export of one, got neither") from error
+    if not isinstance(data, dict) or not EXPORT.is_one(data):
+        try:
+            refuse_others(data if isinstance(data, dict) else {}, EXPORT)
+        except InvalidInput as error:
+            raise LedgerError(f"{path}: {error}") from error
+        raise LedgerError(f"expected {path} to be a ledger or an export of one, got another JSON file")
+    entries = data["entries"]
+    if not isinstance(entries, list) or not entries:
+        raise LedgerTampered(f"expected {path} to hold the entries of a ledger, got none")
+    rows = [_exported_row(entry, number) for number, entry in enumerate(entries)]
+    if data["head"] != {"sequence": rows[-1].sequence, "hash": rows[-1].digest.hex()}:
+        raise LedgerTampered(
+            f"the last entry of {path} is not the head that it names: it was cut off or changed"
+        )
+    return rows
+
+
+def _exported_row(entry: Any, number: int) -> Row:
+    """Return the row that an entry was exported from; its hash shows whether it is the same."""
+    try:
+        body: Mapping[str, Any] = {name: value for name, value in entry.items() if name != "hash"}
+        numbers = body["sequence"], body.get("settles"), body.get("about")
+        if type(numbers[0]) is not int or not {type(value) for value in numbers[1:]} <= {int, type(None)}:
+            raise TypeError
+        return Row(numbers[0], bytes.fromhex(entry["hash"]), canonical(body), numbers[1], numbers[2])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LedgerTampered(f"entry {number} of the export is not written as a ledger writes") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreKind:
-    """A kind of store: how its places begin, and what opens one. Its module is imported when it is needed."""
+    """A kind of store: the prefixes of its places, and the function that opens one."""
 
     name: str
     prefixes: tuple[str, ...]
@@ -91,11 +237,8 @@ STORES: tuple[StoreKind, ...] = (
 
 
 def store_at(place: str | os.PathLike[str]) -> Store:
-    """The store of the first kind whose prefix the place has: PostgreSQL by its address, else SQLite.
-
-    A file in JSON is an export of a ledger, which can be read.
-    """
+    """Return the store of the first kind whose prefix the place has; an export for a file in JSON."""
     text = os.fspath(place)
-    if is_export(text):
+    if _is_export(text):
         return ExportStore(text)
     return next(kind for kind in STORES if text.startswith(kind.prefixes)).open(text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from sfumato.errors import DataUnavailable, InvalidInput, LedgerError
 from sfumato.ledger.chain import Row
+from sfumato.ledger.store import Column, ConnectedStore
 from sfumato.postgres import PINNED, check_own, connect, driver, found_in, without_parameters
 
 if TYPE_CHECKING:
@@ -35,10 +34,6 @@ CREATE OR REPLACE FUNCTION {schema}.sfumato_ledger_stays() RETURNS trigger LANGU
 CREATE TRIGGER sfumato_ledger_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON {schema}.sfumato_ledger
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.sfumato_ledger_stays();
 """
-_NEWER = """
-ALTER TABLE {schema}.sfumato_ledger ADD COLUMN about bigint;
-CREATE INDEX sfumato_ledger_about ON {schema}.sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
-"""
 # Neither waits for a foreign key of others, which locks a row FOR KEY SHARE. Inserting no row takes the lock of
 # the table that the INSERT afterwards takes: before the row's, so that the two orders cannot block each other.
 _EVERY = "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"
@@ -56,7 +51,7 @@ _EXPECTED = [
 ]  # fmt: skip
 
 
-class PostgresStore:
+class PostgresStore(ConnectedStore["psycopg.Connection[Any]"]):
     """Rows of one ledger in a shared table; a lock of its first row lets one writer in at a time.
 
     This lock, and that of the whole table while there is no first row, takes the privilege to update the table:
@@ -64,23 +59,18 @@ class PostgresStore:
 
     `postgresql://host/database?ledger=NAME` tells several ledgers of a database apart; without a name it is
     `default`. `schema=NAME` says where the table is; without it, the one schema of the database that has it, or
-    else `public`. A commit waits for the disk whatever the server's default.
+    else `public`. A commit waits for the disk, also where the server's default does not.
     """
 
-    exported = False
-
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._url, own = without_parameters(url, "ledger", "schema")
         self._ledger, self._schema = own.get("ledger", "default"), own.get("schema")
         self._table = "pg_catalog.sfumato_ledger"  # nothing, until the table is found
         self.place = f"{_without_password(self._url)} (ledger {self._ledger!r})"
         self.address = self.place
-        self._known: frozenset[str] = frozenset()
+        self._found_table = False
         self._inside = False
-        self._process = -1
-        self._inherited: list[Any] = []
-        self._connection: psycopg.Connection[Any] | None = None
-        self._lock = threading.RLock()
 
     def create(self, rows: Sequence[Row]) -> bool:
         with self.transaction():
@@ -102,7 +92,7 @@ class PostgresStore:
     def neighbours(self) -> Iterator[tuple[str, Row]]:
         query = "SELECT ledger, sequence, digest, text, settles FROM {table} WHERE sequence = 0"
         with _explained(self.place):
-            found = self._execute(query).fetchall() if self._columns() else []
+            found = self._execute(query).fetchall() if self._there() else []
         return ((f"ledger {name!r}", Row(*row)) for name, *row in found if name != self._ledger)
 
     @contextmanager
@@ -115,11 +105,11 @@ class PostgresStore:
         """A transaction that begins with a lock; one inside another keeps the locks of both to the end."""
         with _explained(self.place):
             connection = self._connect()
-            if "about" not in self._columns():
+            if not self._there():
                 try:
-                    self._prepare(connection)
+                    self._make_table(connection)
                 except driver().Error:
-                    if "about" not in self._columns():  # nor has another process made it meanwhile
+                    if not self._there():  # nor has another process made it meanwhile
                         raise
         with self._lock, _explained(self.place), connection.transaction():
             self._execute("SET LOCAL synchronous_commit = on")
@@ -130,33 +120,17 @@ class PostgresStore:
             finally:
                 self._inside = outer
 
-    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """The table, with what an older version did not make, whatever becomes of the entry to be written."""
+    def _make_table(self, connection: psycopg.Connection[Any]) -> None:
+        """Make the table, which stays whether or not an entry is written."""
         with self._lock, connection.transaction():
-            if self._known:
-                self._execute("LOCK TABLE {table}")
-            known = self._found(connection)
-            if "about" not in known:
-                place = found_in(connection, ["sfumato_ledger"], self._schema, _CHOOSE)
-                schema = place[0] if place else self._schema or "public"
-                connection.execute((_NEWER if known else _SCHEMA).format(schema=_quoted(schema)).encode())
-                self._found(connection)
+            connection.execute(_SCHEMA.format(schema=_quoted(self._schema or "public")).encode())
+            self._look_for_table(connection)
 
     def last(self) -> Row | None:
-        if not self._columns():
-            return None
-        return self._one("ORDER BY sequence DESC LIMIT 1")
+        return self._one("ORDER BY sequence DESC LIMIT 1") if self._there() else None
 
-    def row(self, sequence: int) -> Row | None:
-        return self._one("AND sequence = %s", sequence)
-
-    def settlement(self, sequence: int) -> Row | None:
-        return self._one("AND settles = %s", sequence)
-
-    def newest_about(self, sequence: int) -> Row | None:
-        if "about" not in self._columns():
-            return None
-        return self._one("AND about = %s ORDER BY sequence DESC LIMIT 1", sequence)
+    def find(self, column: Column, value: int) -> Row | None:
+        return self._one(f"AND {column} = %s ORDER BY sequence DESC LIMIT 1", value)
 
     def rows(self) -> Iterator[Row]:
         return map(Row._make, self._select("ORDER BY sequence").fetchall())
@@ -165,43 +139,38 @@ class PostgresStore:
         with _explained(self.place):
             self._execute("INSERT INTO {table} VALUES (%s, %s, %s, %s, %s, %s)", self._ledger, *row)
 
-    def close(self) -> None:
-        if self._connection is not None and self._process == os.getpid():
-            self._connection.close()
-        self._connection = None
-
-    def _columns(self) -> frozenset[str]:
-        """Asked beforehand, as a failed statement would end an enclosing transaction."""
-        if "about" not in self._known:
+    def _there(self) -> bool:
+        """Return whether there is a table. A failed statement instead would end an enclosing transaction."""
+        if not self._found_table:
             with _explained(self.place):
-                self._known = self._found(self._connect())
-        return self._known
+                self._look_for_table(self._connect())
+        return self._found_table
 
-    def _found(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
-        """The table's columns, none where there is no table; one that others have changed is refused."""
+    def _look_for_table(self, connection: psycopg.Connection[Any]) -> None:
+        """Find the table; one that another role has changed is refused."""
         try:
             with self._lock:
                 found = found_in(connection, ["sfumato_ledger"], self._schema, _CHOOSE)
                 if found is None:
-                    return frozenset()
+                    return
                 schema, (table,) = found
                 check_own(connection, table, f"{schema}.sfumato_ledger", ["sfumato_ledger_stays"])
                 columns = connection.execute(_COLUMNS, [table]).fetchall()
         except InvalidInput as error:
             raise LedgerError(f"the ledger {self.place} cannot be used: {error}") from error
-        if columns not in (_EXPECTED, _EXPECTED[:-1]):
+        if columns != _EXPECTED:
             raise LedgerError(f"expected the columns of a ledger in {schema}.sfumato_ledger, got others")
         self._table = f"{_quoted(schema)}.sfumato_ledger"
-        return frozenset(name for name, _ in columns)
+        self._found_table = True
 
     def _one(self, condition: str, *values: Any) -> Row | None:
         found = self._select(condition, *values).fetchone()
         return None if found is None else Row._make(found)
 
     def _select(self, condition: str, *values: Any) -> psycopg.Cursor[Any]:
-        about = "about" if "about" in self._columns() else "NULL"
-        query = f"SELECT sequence, digest, text, settles, {about} FROM {{table}} WHERE ledger = %s "
+        query = "SELECT sequence, digest, text, settles, about FROM {table} WHERE ledger = %s "
         with _explained(self.place):
+            self._there()
             return self._execute(query + condition, self._ledger, *values)
 
     def _execute(self, query: str, *values: Any) -> psycopg.Cursor[Any]:
@@ -210,22 +179,16 @@ class PostgresStore:
         with self._lock:
             return connection.execute(query.replace("{table}", table).encode(), values or None)
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        if self._connection is not None and self._process == os.getpid():
-            # A lost connection is made anew, but not within a transaction, whose lock went with it.
-            if self._inside or not self._connection.closed:
-                return self._connection
-        elif self._connection is not None:
-            # Forked: closing the parent's connection here would end its session on the server.
-            self._inherited.append(self._connection)
-            self._lock = threading.RLock()
+    def _usable(self, connection: psycopg.Connection[Any]) -> bool:
+        """A lost connection is made anew, but not within a transaction, whose lock went with it."""
+        return self._inside or not connection.closed
+
+    def _open(self) -> psycopg.Connection[Any]:
+        self._found_table = False  # looked for again, as the table may have been changed meanwhile
         try:
-            self._connection = connect(self._url)
+            return connect(self._url)
         except DataUnavailable as error:
             raise LedgerError(f"the ledger {self.place} cannot be used: {error}") from error
-        self._process = os.getpid()
-        self._known = frozenset()  # looked at again, as the table may have been changed meanwhile
-        return self._connection
 
 
 def _without_password(url: str) -> str:
@@ -244,7 +207,7 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def _explained(place: str) -> Iterator[None]:
-    """The server's errors as ours, with the remedy."""
+    """Turn errors of the server into ours, with the remedy."""
     psycopg = driver()
     try:
         yield

@@ -380,3 +380,5 @@ class Ready:
 
     planned: Planned
     compiled: Compiled
+    engine: object
+    """The engine that planned it; a table that has this one reads from it, whatever became of the source."""

@@ -83,7 +83,7 @@ class Charged(Spent, Protocol):
     def check_unit(self, unit: str) -> None: ...
     def check_dataset(self, dataset: str | None) -> None: ...
     def charges(self) -> list[Charge]: ...
-    def check(self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str) -> None: ...
+    def check(self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str) -> object: ...
     def counted_after(
         self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str
     ) -> float: ...
@@ -243,7 +243,8 @@ class Table:
         Raises:
             QueryRefused: If the engine cannot plan it.
         """
-        return Ready(planned=planned, compiled=self._compiled(planned.query, secrets.token_hex(16)))
+        compiled = self._compiled(planned.query, secrets.token_hex(16))
+        return Ready(planned=planned, compiled=compiled, engine=self._engine)
 
     def answer(self, ready: Ready, charge: Charge, *, ledger: Spent) -> Answer:
         """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
@@ -277,9 +278,12 @@ class Table:
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
             raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
         self._charged().use(charge)
+        engine = self._engine
+        if engine is None or engine is not ready.engine:
+            engine = self._connected()
         if planned.price.selection is None:
-            return self._fetched(ready.compiled)
-        batches = self._connected().batches
+            return self._fetched(ready.compiled, engine)
+        batches = engine.batches
         cells = [(tree, batches(counts)) for tree, counts in ready.compiled.cells]
         return self._selected(planned.query, planned.price, batches(ready.compiled.sums), cells)
 
@@ -465,10 +469,10 @@ class Table:
         ledger, measure = self._charged(), magnitudes(column, policy)
         cost = price((measure,), policy.unit, Spending(epsilon=epsilon))
         asked = Bounding(Query(outputs=()), (measure,), policy, None, secrets.token_hex(16))
-        counts = asked.cell_counts(self._connected().declared(policy), measure)
-        prepared = self._connected().prepare(counts)
+        engine = self._connected()
+        prepared = engine.prepare(asked.cell_counts(engine.declared(policy), measure))
         self._charge(cost, f"query: bounds of {measure.of.name}")
-        exact = cells_by_group(self._connected().fetch(prepared), [()], [], measure.cells)
+        exact = cells_by_group(engine.fetch(prepared), [()], [], measure.cells)
         noisy = cost.noises[0].release(exact, self._sampler)
         lower, upper, found = bounds_from(measure, noisy[0], cost.noises[0])
         return ApproximateBounds(
@@ -530,7 +534,7 @@ class Table:
         """ε that the ledger counts after an event; without one, that a new ledger would."""
         if self.ledger is not None:
             return self.ledger.counted_after(event, relation=RELATION, unit=self.policy.budget.unit)
-        rule = Rule(self.policy.budget, fine=True)
+        rule = Rule(self.policy.budget)
         return rule.counted_after(rule.nothing, event)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
@@ -639,8 +643,8 @@ class Table:
             return rows
         return person_table(rows, plan.per_person, rows_policy(plan.joined, self.policy))
 
-    def _fetched(self, compiled: Compiled) -> Exact:
-        fetch = self._connected().fetch
+    def _fetched(self, compiled: Compiled, engine: Engine | None = None) -> Exact:
+        fetch = (engine or self._connected()).fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
     def _release(

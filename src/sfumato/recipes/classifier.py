@@ -303,7 +303,7 @@ class Classifier:
         )
         events = self.events[1:] if resumed else self.events
         if events:
-            ledger.check_run(events, relation=self.plan.relation, unit=self.plan.unit)
+            ledger.check(events, relation=self.plan.relation, unit=self.plan.unit, resumable=True)
 
     def train(
         self,

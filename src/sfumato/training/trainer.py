@@ -591,7 +591,9 @@ class PrivateTrainer:
         """Refuse now what a step or the ledger would refuse later; it reserves nothing."""
         self._check_open()
         if self.ledger is not None and self.reservation is None and self.peers.leads:
-            self.ledger.check_run(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+            self.ledger.check(
+                self.plan.event(), relation=self.plan.relation, unit=self.plan.unit, resumable=True
+            )
 
     def _finished(self) -> Refused:
         """Why no more steps are taken: what did not run was given back."""

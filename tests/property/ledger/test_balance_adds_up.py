@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sfumato.accounting import GaussianEvent, pure, repeat
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Budget
-from sfumato.ledger.balance import Balance
-from sfumato.ledger.state import State
+from sfumato.ledger.state import Balance, State
 from sfumato.ledger.statement import balances
 
 EVENTS = st.one_of(
@@ -74,7 +73,7 @@ def check(balance: Balance) -> None:
     steps=st.lists(STEPS, max_size=8),
 )
 def test_the_shown_parts_add_up_to_the_shown_total(epsilon: float, delta: float, steps: list[tuple]) -> None:
-    state = State.empty(Budget(epsilon=epsilon, delta=delta), fine=True)
+    state = State.empty(Budget(epsilon=epsilon, delta=delta))
     for step in steps:
         state = after(state, step)
         check(Balance.of(state))
@@ -86,7 +85,7 @@ def test_the_shown_parts_add_up_to_the_shown_total(epsilon: float, delta: float,
 
 def test_the_gap_between_spent_and_left_is_named() -> None:
     """A team of six holds 4.3 of a budget of 6 and has spent none of it."""
-    state = State.empty(Budget(epsilon=6), fine=True).allocate("team", 4.3).admit(pure(0.7), None)
+    state = State.empty(Budget(epsilon=6)).allocate("team", 4.3).admit(pure(0.7), None)
     assert Balance.of(state).in_words() == "Spent 0.7, set aside 4.3, left 1: ε = 6 in all."
 
 

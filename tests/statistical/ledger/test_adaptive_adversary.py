@@ -187,7 +187,7 @@ def test_a_plan_stopped_on_its_answers_and_gone_on_from_keeps_the_budget(
 ) -> None:
     """And does not, if the later filter is given the whole of δ again: the sabotaged rule must fail."""
     plan = repeat(pure(step * LATTICE), 60)
-    rule = Rule(Budget(epsilon=epsilon, delta=1.002 * delta(plan, epsilon)), fine=True)  # the plan just fits
+    rule = Rule(Budget(epsilon=epsilon, delta=1.002 * delta(plan, epsilon)))  # the plan just fits
     limit = rule.budget.delta
     assert delta_with_a_first_plan(rule, sizes, step, 60, forget=False) <= limit
     assert delta_with_a_first_plan(rule, sizes, step, 60, forget=True) > 1.005 * limit

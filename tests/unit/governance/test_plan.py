@@ -10,7 +10,7 @@ from sfumato.accounting import Budget, GaussianEvent, LaplaceEvent, Relation, ep
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered, RelationMismatch
 from sfumato.governance import Plan
 from sfumato.ledger import Ledger
-from sfumato.ledger.replay import replay
+from sfumato.ledger.verify import replay
 from sfumato.query import Table, load_policy
 
 BUDGET = Budget(epsilon=2, delta=1e-6, unit="person")
@@ -131,6 +131,6 @@ def test_a_forged_draw_is_found(tmp_path):
         take = {"purpose": "x", "relation": Relation.ADD_REMOVE, "unit": "person", "allocation": "year"}
         ledger.charge(pure(0.1), **take)
         entries = list(ledger.entries())
-        replay(ledger.budget, entries, fine=True)
+        replay(ledger.budget, entries)
         with pytest.raises(LedgerTampered):
-            replay(ledger.budget, [*entries, entries[-1]], fine=True)  # the same draw twice
+            replay(ledger.budget, [*entries, entries[-1]])  # the same draw twice

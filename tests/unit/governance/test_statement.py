@@ -21,11 +21,10 @@ from sfumato.accounting import (
 )
 from sfumato.cli import statement as command
 from sfumato.errors import InvalidInput, NotVerified
-from sfumato.governance import Statement, checklist, registry_entry, write_statement
-from sfumato.governance.statements import pages
-from sfumato.governance.statements.registry import ASK
+from sfumato.governance import Statement, checklist, pages, registry_entry, write_statement
+from sfumato.governance.statement import ASK
 from sfumato.ledger import Ledger, PrivateKey, PublicKey, Unrecorded
-from sfumato.ledger.trust import revocation, rotation
+from sfumato.ledger.signing import revocation, rotation
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sfumato.errors import InvalidInput, LedgerError, LittleProtection
-from sfumato.ledger import Budget, Ledger, creation
-from sfumato.ledger.chain import Row
-from sfumato.ledger.dataset_id import known_as
+from sfumato.ledger import Budget, Ledger, log
+from sfumato.ledger.chain import Row, loose_body
+from sfumato.ledger.log import known_as
 from sfumato.ledger.store import Store, store_at
 
 BUDGET = Budget(epsilon=1, delta=1e-5)
@@ -57,14 +57,14 @@ def make_both_at_once(places: list[str], dataset: str) -> list[str]:
 def test_of_two_that_are_created_at_one_moment_one_is_refused(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked, met = creation.refuse_second, threading.Barrier(2)
+    looked, met = log.refuse_second, threading.Barrier(2)
 
-    def look_and_wait(store: Store, dataset: str, own: Row | None) -> None:
+    def look_and_wait(store: Store, dataset: str | None, own: Row | None) -> None:
         looked(store, dataset, own)
         with suppress(threading.BrokenBarrierError):
             met.wait(0.5)  # both have looked before either creates, unless one waits for the other
 
-    monkeypatch.setattr(creation, "refuse_second", look_and_wait)
+    monkeypatch.setattr(log, "refuse_second", look_and_wait)
     refused, made = make_both_at_once([place, beside(place)], f"people-{uuid.uuid4()}")
     assert made == "made"
     assert SECOND in refused
@@ -179,7 +179,7 @@ def test_another_file_of_sqlite_in_the_folder_is_passed_over(tmp_path: Path, tex
 
 
 def test_an_odd_first_row_names_no_data_set() -> None:
-    assert creation._declared(Row(0, b"", b"[1]", None)) is None
+    assert loose_body(Row(0, b"", b"[1]", None)) == {}
 
 
 @pytest.mark.parametrize("dataset", ["people ", " people", " people "])

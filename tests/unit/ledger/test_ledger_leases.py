@@ -14,7 +14,7 @@ from sfumato.accounting import Budget, NoEvent, Relation, pure, repeat
 from sfumato.errors import InvalidInput, LedgerError, LedgerTampered, Refused
 from sfumato.ledger import Lease, Ledger
 from sfumato.ledger.chain import canonical
-from sfumato.ledger.journal import Journal
+from sfumato.ledger.log import Log
 
 BUDGET = Budget(epsilon=1)
 STEP = pure(0.125)
@@ -108,7 +108,7 @@ def test_seeded_noise_stays_on_record_whoever_goes_on(place: str) -> None:
 def test_a_lease_is_looked_up_and_not_searched_for(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger.open(place, budget=BUDGET)
     reservation = marked(ledger)
-    monkeypatch.setattr(Journal, "entries", lambda self: pytest.fail("read the whole ledger"))
+    monkeypatch.setattr(Log, "entries", lambda self: pytest.fail("read the whole ledger"))
     reservation.mark(repeat(STEP, 3), steps=3, digest=DIGESTS[3])
     assert ledger.reservation(reservation.head).settle(repeat(STEP, 3)).event == repeat(STEP, 3)
 

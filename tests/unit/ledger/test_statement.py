@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import gc
 import io
 import json
-import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -161,43 +158,6 @@ def test_a_ledger_without_delta_has_none_left_for_training(tmp_path: Path) -> No
     ledger = Ledger.create(tmp_path / "pure.db", Budget(epsilon=2))
     assert as_json(ledger)["epsilon_left_to_gaussian"] == 0
     assert "none for training (δ is 0)" in shown(ledger)
-
-
-def collects_in_a_child() -> bool:
-    child = os.fork()
-    if not child:
-        os._exit(0 if gc.isenabled() else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads
-def test_a_child_that_is_forked_while_another_thread_makes_a_statement_collects_garbage(ledger: Ledger) -> None:
-    inside, leave = threading.Event(), threading.Event()
-
-    def price(event: DpEvent, budget: Budget) -> float:
-        inside.set()
-        leave.wait(60)
-        return 0.0
-
-    other = threading.Thread(target=as_json, args=(ledger,), kwargs={"price": price})
-    other.start()
-    assert inside.wait(60)
-    assert not gc.isenabled()
-    found = collects_in_a_child()
-    leave.set()
-    other.join()
-    assert found
-    assert gc.isenabled()
-
-
-def test_a_statement_leaves_garbage_collection_as_it_was(ledger: Ledger) -> None:
-    gc.disable()
-    try:
-        as_json(ledger)
-        assert not gc.isenabled()
-        assert not collects_in_a_child()
-    finally:
-        gc.enable()
 
 
 STEP = poisson_sampled(0.02, GaussianEvent(1.5))

@@ -10,7 +10,7 @@ from sfumato.desk.gate import allow, effort
 from sfumato.desk.pages.page import Fields, Page, desk_of, render, take
 from sfumato.errors import SfumatoError
 from sfumato.governance import Opinion, opinion_of
-from sfumato.governance.outside.reading import parse_settings
+from sfumato.governance.settings import parse_settings
 
 router = APIRouter()
 PAGE = Page(router=router, title="Opinion", path="/opinion", roles=(Role.OFFICER,), order=45)

@@ -1,4 +1,8 @@
-"""What was promised and what was spent, as one signed object: the source of every page that is made of it."""
+"""Statements of promise and spending, as one signed object, and as an entry of the public registry.
+
+Names and levels of the entry are those of the registry's own template (opendp/deployments-registry-data;
+Nanayakkara, Ghazi & Vadhan 2025, arXiv 2509.13509). Facts that no ledger has are left as questions.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,16 @@ from sfumato.accounting import (
     largest_true_positive_rate,
     protection_warning,
 )
-from sfumato.accounting.events import atoms, with_norm_bound
+from sfumato.accounting.events import atoms
 from sfumato.errors import NotPrivate, NotVerified
 from sfumato.ledger import Budget, Charge, Ledger, PrivateKey, PublicKey
-from sfumato.ledger.exceeded import Exceeded
+from sfumato.ledger.charge import Exceeded
 from sfumato.ledger.signing import signer
-from sfumato.ledger.single import only_plan
 from sfumato.ledger.state import State
-from sfumato.ledger.statement import as_json
+from sfumato.ledger.statement import as_json, only_plan
 
 PURPOSE = "statement"
-"""What a signature under a statement says that it is under."""
+"""The purpose of a signature under a statement."""
 
 FORMAT = 1
 
@@ -105,7 +108,7 @@ _OF_A_CHARGE = ("entry", "time", "purpose", "allocation", "epsilon", "status", "
 
 
 def _finite(value: Any) -> Any:
-    """Infinity is no JSON; what is owed without a bound is None."""
+    """Replace an infinite ε by None, as JSON has no infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -129,7 +132,7 @@ def _owed(broken: Exceeded) -> str:
 
 
 def _meaning(ledger: Ledger) -> str | None:
-    """What an attacker who sees everything could gain, by now and in the end; None where nothing holds."""
+    """Describe the most that an attacker could gain, by now and in the end; None where the budget is broken."""
     if ledger.exceeded is not None:
         return None
     charges, state, _ = ledger.snapshot()
@@ -147,7 +150,7 @@ def _lowered(rate: float, budget: Budget) -> str:
 
 
 def _rate_so_far(charges: list[Charge], state: State) -> float:
-    """By what the ledger has spent; better, where one plan alone was charged, by the plan's own noise.
+    """Bound the attacker's rate by the ε spent, or by the noise of the only plan where one alone was charged.
 
     Several charges may have been chosen on answers, so that no exact price of all of them holds. Of a run that
     was stopped early the whole plan counts.
@@ -157,7 +160,7 @@ def _rate_so_far(charges: list[Charge], state: State) -> float:
     if plan is None:
         return rate
     try:
-        return min(rate, attacker_true_positive_rate(with_norm_bound(plan), relation=state.budget.relation))
+        return min(rate, attacker_true_positive_rate(plan, relation=state.budget.relation))
     except (NotPrivate, ArithmeticError, ValueError):
         return rate
 
@@ -183,3 +186,103 @@ def _mechanisms(ledger: Ledger) -> list[str]:
         for part, _ in atoms(charge.counted)
     }
     return sorted(names)
+
+
+ASK = "PLEASE FILL IN: "
+
+
+def registry_entry(statement: Statement) -> dict[str, Any]:
+    """The entry as the registry's YAML files hold it.
+
+    Args:
+        statement: The statement.
+
+    Returns:
+        The entry; fields that only a person can answer begin with `ASK`.
+
+    >>> import tempfile; from sfumato.ledger import Budget, Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Ledger.open(f"{folder}/l.db", budget=Budget(epsilon=1)) as ledger:
+    ...         registry_entry(Statement.of(ledger))["deployment"]["dp_variant"]["variant_name"]
+    'Pure DP'
+    """
+    book = statement.data
+    return {
+        "url_slug": ASK + "a short name in lower case",
+        "deployment": {
+            "basic": _basic(book),
+            "dp_variant": {
+                "variant_name": "Pure DP" if book["delta"] == 0 else "Approximate DP",
+                "data_domain": f"neighbours by {book['relation']}",
+                "unprotected_quantities": "what the policy declares: columns, bounds, categories, size",
+            },
+            "privacy_loss": _loss(book),
+            "deployment_model": _model(book),
+            "implementation": _implementation(book),
+            "administrative": {"status": "Draft", "registry_authors": [ASK + "your name"], "tier": 3},
+        },
+    }
+
+
+def _basic(book: Mapping[str, Any]) -> dict[str, Any]:
+    released = "; ".join(charge["purpose"] for charge in book["charges"])[:2000]
+    return {
+        "name": book["dataset"] or ASK + "what the data are",
+        "data_curators": [
+            {
+                "data_curator_name": book["holder"] or ASK + "who holds the data",
+                "data_curator_type": ASK + "Government, Industry, Academia or Nonprofit",
+            }
+        ],
+        "description": released or ASK + "what is released",
+        "intended_use": ASK + "what the releases are for",
+        "data_product_type": ASK + "such as Summary statistics, Machine learning model or Synthetic data",
+        "data_product_region": ASK + "where the people live",
+        "data_product_sector": ASK + "such as Health or Technology",
+        "publication_date": str(book["made"])[:10],
+    }
+
+
+def _loss(book: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the budget; where it was broken, the ε owed."""
+    unit, breach = book["unit"], book["exceeded_by"]
+    epsilon = book["epsilon"] if breach is None else book["epsilon_spent"]
+    if breach is None:
+        details = f"a lifetime budget; ε = {book['epsilon_spent']:.6g} is spent"
+    else:
+        details = (
+            f"a lifetime budget of ε = {book['epsilon']:g}, broken by a release outside the ledger: {breach}"
+        )
+    return {
+        "privacy_unit": unit,
+        "privacy_unit_details": f"each {unit}, all of its rows up to the declared bound",
+        "privacy_parameters": {"epsilon": epsilon, **({"delta": book["delta"]} if book["delta"] else {})},
+        "privacy_parameters_details": details,
+    }
+
+
+def _model(book: Mapping[str, Any]) -> dict[str, Any]:
+    count = len(book["charges"])
+    return {
+        "model_name": "Central",
+        "model_name_details": "noise is added by the holder of the data",
+        "trust_assumptions": "the holder's machine and the people who may use it",
+        "actors": ASK + "who may ask, who approves",
+        "release_type": "Many releases" if count > 1 else "One-time release",
+        "release_type_details": f"{count} charges so far",
+        "data_source_type": ASK + "Static or Dynamic",
+        "access_type": ASK + "Non-interactive or Interactive",
+    }
+
+
+def _implementation(book: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "preprocessing_and_hyperparameter_tuning": ASK + "what was tuned on what; Sfumato charges `tune`",
+        "mechanisms": ", ".join(book["mechanisms"]) or "none yet",
+        "composition": "exact (privacy loss distributions) for a plan fixed in advance, a Rényi filter for all "
+        "later charges",
+        "post_processing": ASK + "such as rounding, or HAVING over an answer",
+        "justification": ASK + "why this ε",
+        "utility": ASK + "what accuracy was needed, and reached",
+        "additional_information": f"{book['software']}; head of the ledger {book['head']['hash']}",
+    }

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import InvalidInput, MissingExtra
-from sfumato.governance.statements.checklist import Hazard
-from sfumato.governance.statements.statement import Statement
+from sfumato.governance.hazards import Hazard
+from sfumato.governance.statement import Statement
 from sfumato.storage import write_whole
 
 _SIZE = 10
@@ -46,7 +46,7 @@ def _html(statement: Statement, hazards: list[Hazard]) -> bytes:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("sfumato.governance.statements", "templates"),
+        loader=PackageLoader("sfumato.governance", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,7 +1,7 @@
-"""The hazards that NIST SP 800-226 (March 2025) warns of, answered from what the system knows.
+"""Answers to the hazards of NIST SP 800-226 (March 2025), from facts that the system has.
 
-The order is that of its pyramid: the guarantee at the top, then how it is made, then what it rests on. The
-wording is ours. What no software can know is asked.
+The order is that of its pyramid: the guarantee at the top, then its implementation, then its base. The wording
+is ours. Facts that no software has are asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sfumato.accounting.meaning import LARGEST_DELTA, LARGEST_EPSILON
-from sfumato.governance.statements.statement import Statement
+from sfumato.governance.statement import Statement
 from sfumato.ledger import Certificate
 
 _PEOPLE = ("person", "patient", "user", "customer", "client")
@@ -21,13 +21,13 @@ YES, NO, ASK = "handled", "problem", "please answer"
 
 @dataclass(frozen=True, kw_only=True)
 class Hazard:
-    """One hazard and what is known of it.
+    """State one hazard and its answer.
 
     Attributes:
         layer: The part of the pyramid.
-        hazard: What can go wrong.
+        hazard: The hazard in a few words.
         status: "handled", "problem" or "please answer".
-        answer: What the system knows, or what it asks.
+        answer: The known facts, or a question.
         caveats: How many caveats of the certificates at hand speak of it.
     """
 
@@ -41,10 +41,10 @@ class Hazard:
 def checklist(statement: Statement, certificates: Sequence[Certificate] = ()) -> list[Hazard]:
     """Answer each hazard from a statement, and from certificates of its releases.
 
-    A hazard of which a caveat speaks is never called handled: who signs has to read that caveat.
+    A hazard of which a caveat speaks is never called handled: the signer has to read that caveat.
 
     Args:
-        statement: What is known.
+        statement: The statement.
         certificates: Those of releases that the ledger charged. It does not hold them itself.
 
     Returns:
@@ -100,7 +100,7 @@ def _missing(book: Any, certificates: Sequence[Certificate]) -> int:
 
 
 def _stated(book: Any, certificates: Sequence[Certificate], missing: int) -> Hazard:
-    """What certificates say of themselves, and how many of them are not at hand."""
+    """Count the caveats of certificates, and the charges without a certificate at hand."""
     count = sum(len(certificate.caveats) for certificate in certificates)
     broken = any(caveat.startswith("not private") for each in certificates for caveat in each.caveats)
     said = [f"{_standing(count)}. Did who signs read each?"] if count else []

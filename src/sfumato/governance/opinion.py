@@ -1,4 +1,4 @@
-"""A second opinion: what a run of other software really costs, and what is wrong with its claim."""
+"""A second opinion: the ε that a run of other software really costs, and the faults of its claim."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from sfumato.accounting import (
 )
 from sfumato.accounting.meaning import LARGEST_DELTA
 from sfumato.errors import InvalidInput, NotPrivate
-from sfumato.governance.outside.federated import judge_flower_central, judge_flower_local, judge_nvflare
-from sfumato.governance.outside.finding import Finding
-from sfumato.governance.outside.gradient import judge_gradient
-from sfumato.governance.outside.others import judge_local, judge_votes
-from sfumato.governance.outside.reading import Setting, read_settings
-from sfumato.governance.outside.settings import Settings
+from sfumato.governance.judges import (
+    Finding,
+    judge_flower_central,
+    judge_flower_local,
+    judge_gradient,
+    judge_local,
+    judge_nvflare,
+    judge_votes,
+)
+from sfumato.governance.settings import Setting, Settings, read_settings
 
 _AGREE = 0.02
 """Two accountants may differ by this much, relatively, before a claim is called wrong."""
@@ -32,20 +36,20 @@ _AGREE = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Opinion:
-    """What was claimed, what holds, and what is wrong.
+    """Compare a claimed ε with the one that holds, and list the faults of the claim.
 
     Attributes:
-        library: What made the run.
+        library: The software that made the run.
         claimed_epsilon: The ε that was claimed, or None.
         epsilon: The ε that holds at `delta` under `relation`; infinite where none does.
         delta: The δ of both.
         relation: Which data sets are neighbours.
-        unit: Who is protected.
-        problems: What is wrong, in sentences, the gravest first; empty where the claim holds.
-        assumed: What the settings do not say and was taken to hold.
+        unit: The unit that is protected.
+        problems: Faults, in sentences, the gravest first; empty where the claim holds.
+        assumed: Assumptions about facts that the settings do not state.
         others: Prices under other relations or assumptions.
         ignored: Settings that say nothing about privacy.
-        event: What was released, as the ledger would charge it.
+        event: The releases, as the ledger would charge them.
     """
 
     library: str
@@ -62,7 +66,7 @@ class Opinion:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the claimed ε is no smaller than what is owed; None without a claim."""
+        """Whether the claimed ε is no smaller than the one that holds; None without a claim."""
         if self.claimed_epsilon is None:
             return None
         return self.epsilon <= self.claimed_epsilon * (1 + _AGREE)
@@ -99,7 +103,7 @@ def opinion_of(source: str | os.PathLike[str] | Sequence[Setting]) -> Opinion:
         The opinion.
 
     Raises:
-        InvalidInput: If the settings do not say what was done.
+        InvalidInput: If the settings do not describe a run.
 
     >>> shuffled = [("library", "opacus"), ("noise_multiplier", 1.2), ("batch_size", 64), ("epochs", 10),
     ...     ("dataset_size", 60000), ("delta", 1e-5), ("poisson_sampling", False), ("epsilon", 0.79)]

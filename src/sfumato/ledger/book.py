@@ -1,4 +1,4 @@
-"""A ledger as anybody may read it: figures, charges, certificates and checks. Nothing here writes."""
+"""A ledger as it is read: figures, charges, certificates and checks. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,45 @@ from types import TracebackType
 from typing import Any, Self
 
 from sfumato.accounting import DpEvent, Relation
-from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered
-from sfumato.ledger.agreement import check_agreement
-from sfumato.ledger.balance import Balance
+from sfumato.errors import (
+    BudgetExceeded,
+    InvalidInput,
+    LedgerError,
+    LedgerTampered,
+    NotPrivate,
+    RelationMismatch,
+)
+from sfumato.ledger import spending
 from sfumato.ledger.certificate import Certificate
-from sfumato.ledger.chain import Entry, Head, check_follows, unseal
-from sfumato.ledger.charge import Charge, ChargeRequest, as_one, charges_of
-from sfumato.ledger.charge_text import charges_in
-from sfumato.ledger.conversion import check_unit, counted_event
-from sfumato.ledger.dataset_id import known_as
-from sfumato.ledger.exceeded import Exceeded, exceeded_by
-from sfumato.ledger.journal import Journal
-from sfumato.ledger.lease import Lease
-from sfumato.ledger.replay import replay
-from sfumato.ledger.settling import lease_of, settlement_of
-from sfumato.ledger.state import State
+from sfumato.ledger.chain import Entry, Head, Row, linked
+from sfumato.ledger.charge import (
+    Charge,
+    ChargeRequest,
+    Exceeded,
+    Lease,
+    as_one,
+    charges_of,
+    exceeded_by,
+    same_releases,
+)
+from sfumato.ledger.log import Log, known_as
+from sfumato.ledger.rule import check_unit, counted_event
+from sfumato.ledger.state import Balance, State
 from sfumato.ledger.store import Store
-from sfumato.ledger.unfinished import pointing_at
+from sfumato.ledger.verify import check_agreement, replay
 
 
 class Book:
-    """What can be read of a ledger; `Ledger` is one that can be charged.
+    """Read and check a ledger; `Ledger` is the book that can be charged.
 
     Attributes:
-        budget: What all charges together may cost.
-        allocation: The share of the budget that `epsilon_left` speaks of; None for what no share holds.
+        budget: The limit of all charges together.
+        allocation: The share of the budget that `epsilon_left` speaks of; None for the unclaimed rest.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self.budget = journal.budget
+    def __init__(self, store: Store, pending: Row | None = None) -> None:
+        self._journal = Log(store, pending)
+        self.budget = self._journal.budget
         self.allocation: str | None = None
 
     @property
@@ -63,13 +72,13 @@ class Book:
 
     @property
     def epsilon_spent(self) -> float:
-        """ε at the budget's δ of all that was charged, under the ledger's rule."""
+        """ε at the budget's δ of all charges, under the ledger's rule."""
         broken = self.exceeded
         return self.state.spent if broken is None else broken.owed
 
     @property
     def epsilon_left(self) -> float:
-        """The largest further pure-ε charge that would be accepted, from the share that this object spends."""
+        """The largest further pure-ε charge that would be accepted from the share that this object spends."""
         return 0.0 if self.exceeded is not None else self.state.left(self.allocation)
 
     @property
@@ -94,16 +103,16 @@ class Book:
 
     @property
     def exceeded(self) -> Exceeded | None:
-        """What was released outside and broke the budget; None while the budget holds."""
+        """The release outside that broke the budget; None while the budget holds."""
         return exceeded_by(self._journal.last())
 
     def counted_after(self, event: DpEvent, *, relation: Relation, unit: str) -> float:
-        """ε that later charges would start from if `event` were charged now; nothing is written.
+        """Compute the ε that later charges would start from if `event` were charged now; nothing is written.
 
         It is more than `epsilon_spent` would say of a single plan, whose exact price holds while it is alone.
 
         Args:
-            event: What would be released.
+            event: The release.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced; the budget's.
 
@@ -163,7 +172,7 @@ class Book:
     # Entries and charges
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, each checked against its hash and the one before.
+        """Return all entries, each checked against its hash and the one before.
 
         Returns:
             An iterator over the entries, oldest first.
@@ -174,7 +183,7 @@ class Book:
         return self._journal.entries()
 
     def entries_after(self, head: Head) -> Iterator[Entry]:
-        """The entries that followed one that is known, each checked against its hash and the one before.
+        """Return the entries after a known one, each checked against its hash and the one before.
 
         Args:
             head: The newest entry that is known.
@@ -185,23 +194,22 @@ class Book:
         Raises:
             LedgerTampered: If an entry does not agree with its hash, or does not follow.
         """
-        while (row := self._store.row(head.sequence + 1)) is not None:
-            entry = unseal(row)
-            check_follows(entry.sequence, entry.body["previous"], head.sequence, head.hash)
-            yield entry
-            head = entry.head
+        while (row := self._journal.row(head.sequence + 1)) is not None:
+            for entry in linked([row], after=head):
+                yield entry
+                head = entry.head
 
     def charges(self) -> list[Charge]:
-        """Every charge with what it was settled to.
+        """Return every charge, settled ones as they were settled.
 
         Returns:
             The charges, oldest first.
         """
         with self._journal.explained():
-            return charges_in(self._store.rows(), unit=self.budget.unit)
+            return charges_of(self.entries(), unit=self.budget.unit)
 
     def open_reservations(self) -> list[Charge]:
-        """Every reservation that was not settled, as crashes leave them; `reservation` takes one up.
+        """Return every reservation that was not settled, as crashes leave them; `reservation` takes one up.
 
         Returns:
             The charges, oldest first.
@@ -209,7 +217,7 @@ class Book:
         return [charge for charge in self.charges() if not charge.settled]
 
     def lease(self, head: Head) -> Lease:
-        """Who holds an open reservation, and what of it is durable; changes nothing.
+        """Return the lease of an open reservation: its holder and its durable steps. Nothing changes.
 
         Args:
             head: The entry of the reservation.
@@ -217,10 +225,10 @@ class Book:
         Returns:
             The lease.
         """
-        return lease_of(self._journal, head)
+        return spending.lease_of(self._journal, head)
 
     def settled(self, head: Head) -> tuple[Lease, Charge] | None:
-        """What a reservation was settled to, and the lease under which it was; changes nothing.
+        """Return the settlement of a reservation, and the lease under which it was settled. Nothing changes.
 
         Args:
             head: The entry of the reservation.
@@ -228,26 +236,25 @@ class Book:
         Returns:
             Lease and charge; None while the reservation is open.
         """
-        entry = settlement_of(self._journal, head)
-        if entry is None or entry.body.get("lease") is None:
+        entry = spending.settlement_of(self._journal, head)
+        if entry is None:
             return None
         charge = Charge.from_entry(entry, unit=self.budget.unit, settled=True)
         return Lease.from_json(entry.body["lease"]), charge
 
     def snapshot(self) -> tuple[list[Charge], State, Head]:
-        """The charges, what they add up to and the head, as of one moment.
+        """Return the charges, their sums and the head, as of one moment.
 
         Returns:
             The charges, their sums and the newest entry.
         """
-        rows = list(self._store.rows())
         with self._journal.explained():
-            charges = charges_in(rows, unit=self.budget.unit)
-            last = unseal(rows[-1])
-        return charges, self._journal.state(last), last.head
+            entries = list(self.entries())
+            charges = charges_of(entries, unit=self.budget.unit)
+        return charges, self._journal.state(entries[-1]), entries[-1].head
 
     def export(self) -> dict[str, Any]:
-        """Everything as one JSON value, with the head to check later copies against.
+        """Return all entries as one JSON value, with the head to check later copies against.
 
         Returns:
             A dictionary for `json.dumps`.
@@ -264,10 +271,10 @@ class Book:
         eta: float | None = None,
         caveats: Sequence[str] = (),
     ) -> Certificate:
-        """The certificate of a release that was charged here.
+        """Make the certificate of a release that was charged here.
 
         Args:
-            charge: What `charge` gave.
+            charge: A charge that `charge` returned.
             plan: Settings that the certificate shall state.
             eta: η, the bound of rounding errors that the noise was scaled up for.
             caveats: Sentences that the certificate shall state.
@@ -303,46 +310,33 @@ class Book:
         relation: Relation,
         unit: str,
         allocation: str | None = None,
-    ) -> None:
-        """Raise what `charge` would raise now, and write nothing: to refuse before work that takes long.
+        resumable: bool = False,
+    ) -> State:
+        """Raise the error that `charge` would raise now, and write nothing: to refuse before long work.
 
-        It holds nothing back: another process may spend what is left in the meantime.
+        It holds nothing back: another process may spend the rest in the meantime.
 
         Args:
-            event: What would be released.
+            event: The release.
             relation: The relation under which it is priced.
             unit: The unit for which it is priced.
             allocation: The name of the share it would be charged to.
-
-        Raises:
-            BudgetExceeded: If it would not fit.
-        """
-        self._after(event, relation, unit, self._share(allocation))
-
-    def left_after(
-        self,
-        event: DpEvent | Sequence[DpEvent],
-        *,
-        relation: Relation,
-        unit: str,
-        allocation: str | None = None,
-    ) -> float:
-        """Tell what `epsilon_left` would be if `charge` were called now, and write nothing.
-
-        Args:
-            event: What would be released.
-            relation: The relation under which it is priced.
-            unit: The unit for which it is priced.
-            allocation: The name of the share it would be charged to.
+            resumable: True for a run that can be resumed: a refusal then names an open reservation of the same
+                plan.
 
         Returns:
-            The largest further pure-ε charge that would then be accepted.
+            The sums that the ledger would then have.
 
         Raises:
             BudgetExceeded: If it would not fit.
         """
-        share = self._share(allocation)
-        return self._after(event, relation, unit, share).left(share)
+        state = self._journal.state(self._journal.open_last())
+        try:
+            return self._admitted(state, as_one(event), relation, unit, self._share(allocation))
+        except BudgetExceeded as refusal:
+            if not resumable:
+                raise
+            raise self._beside_unfinished(refusal, event, allocation) from refusal
 
     def first_beyond(self, requests: Sequence[ChargeRequest]) -> int | None:
         """Tell which of several charges, made one after another, would be the first to find no room.
@@ -350,7 +344,7 @@ class Book:
         Nothing is written, and nothing held back: to refuse a series before its first charge.
 
         Args:
-            requests: What would be charged, in this order, each from the first of its allocations.
+            requests: The releases in their order, each to be paid from the first of its allocations.
 
         Returns:
             The place of that charge in the series; None if there is room for all.
@@ -368,67 +362,36 @@ class Book:
                 return place
         return None
 
-    def left_after_record(self, event: DpEvent, *, relation: Relation, unit: str) -> float | None:
-        """Tell what `epsilon_left` would be if `record` were called now, and write nothing.
-
-        Args:
-            event: What was released outside.
-            relation: The relation under which it is priced.
-            unit: The unit for which it is priced.
-
-        Returns:
-            The largest further pure-ε charge that would then be accepted; None where `record` would close the
-            ledger.
-
-        Raises:
-            RelationMismatch: If relation or unit are not the budget's.
-        """
-        counted = counted_event(event, self.budget, relation=relation, unit=unit)
-        after = self._journal.state(self._journal.open_last()).take(counted)
-        return None if after is None else after.left(self.allocation)
-
-    def _after(
-        self, event: DpEvent | Sequence[DpEvent], relation: Relation, unit: str, share: str | None
-    ) -> State:
-        state = self._journal.state(self._journal.open_last())
-        return self._admitted(state, as_one(event), relation, unit, share)
-
     def _admitted(self, state: State, plan: DpEvent, relation: Relation, unit: str, share: str | None) -> State:
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         return state.draw(share, plan, relation) if share in state.plans else state.admit(counted, share)
 
-    def check_run(
-        self,
-        event: DpEvent | Sequence[DpEvent],
-        *,
-        relation: Relation,
-        unit: str,
-        allocation: str | None = None,
-    ) -> None:
-        """As `check`, for a run that can be resumed: a refusal names the same plan if it is reserved already.
-
-        Args:
-            event: What would be released.
-            relation: The relation under which it is priced.
-            unit: The unit for which it is priced.
-            allocation: The name of the share it would be charged to.
-
-        Raises:
-            BudgetExceeded: If it would not fit.
-        """
-        try:
-            self.check(event, relation=relation, unit=unit, allocation=allocation)
-        except BudgetExceeded as refusal:
-            raise self._beside_unfinished(refusal, event, allocation) from refusal
-
     def _beside_unfinished(
         self, refusal: BudgetExceeded, event: DpEvent | Sequence[DpEvent], allocation: str | None
     ) -> BudgetExceeded:
+        """Name the newest unfinished run of the same plan and share in a refusal.
+
+        Other plans are not named: a reader of the refusal may not be allowed to see the ledger.
+        """
         wanted = [event] if isinstance(event, DpEvent) else [*event, as_one(event)]
-        return pointing_at(refusal, wanted, self.charges(), self._share(allocation))
+        same = [
+            charge
+            for charge in self.open_reservations()
+            if charge.allocation == self._share(allocation)
+            and any(same_releases(charge.event, one) for one in wanted)
+        ]
+        if not same:
+            return refusal
+        return BudgetExceeded(
+            f"{refusal}; entry {same[-1].head.sequence}, {same[-1].purpose!r}, holds the same plan and is not "
+            "finished: if it is this run, resume its checkpoint, which costs nothing more (resume() in Python, "
+            "the same --out in a command)",
+            epsilon_spent=refusal.epsilon_spent,
+            epsilon_left=refusal.epsilon_left,
+        )
 
     def verify(self, *, certificate: Certificate | None = None, head: Head | None = None) -> Head:
-        """Check every entry, link and sum; and that nothing newer than what is presented was lost.
+        """Check every entry, link and sum, and that the presented entries were not lost.
 
         A chain that was cut off or rolled back is itself valid: only a certificate or a head that was noted
         elsewhere shows it.
@@ -449,8 +412,8 @@ class Book:
             raise LedgerTampered(f"the ledger {self.place} has lost its entries")
         try:
             charges_of(entries, unit=self.budget.unit)
-            replay(self.budget, entries, fine=self._journal.fine)
-        except (KeyError, TypeError, ValueError) as error:
+            replay(self.budget, entries)
+        except (KeyError, TypeError, ValueError, NotPrivate, RelationMismatch) as error:
             raise LedgerTampered(
                 f"the ledger {self.place} holds an entry that makes no sense: {error}"
             ) from error
