@@ -349,3 +349,22 @@ def test_trying_heights_draws_nothing_and_views_that_draw_get_blocks():
     before = torch.get_rng_state()
     assert split(model, cross_entropy, data, 40, views=views) == [48]
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sums_at_one_place_have_one_order():
+    """Without the pinned mode, two threads add to a place of `index_put` in the order of the moment."""
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(0, 50, (1_000_000,), generator=generator)
+    values = torch.randn(1_000_000, generator=generator)
+
+    def added() -> bytes:
+        return torch.zeros(50).index_put((places,), values, accumulate=True).numpy().tobytes()
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with plain_float32():
+            assert len({added() for _ in range(5)}) == 1
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.set_num_threads(threads)
