@@ -54,8 +54,8 @@ _EXPECTED = [
 class PostgresStore(ConnectedStore["psycopg.Connection[Any]"]):
     """Rows of one ledger in a shared table; a lock of its first row lets one writer in at a time.
 
-    This lock, and that of the whole table while there is no first row, takes the privilege to update the table: a
-    role that may only read it, or refer to it by rows of its own, holds no writer up.
+    This lock, and that of the whole table while there is no first row, takes the privilege to update the table:
+    a role that may only read it, or refer to it by rows of its own, holds no writer up.
 
     `postgresql://host/database?ledger=NAME` tells several ledgers of a database apart; without a name it is
     `default`. `schema=NAME` says where the table is; without it, the one schema of the database that has it, or

@@ -15,15 +15,15 @@ _IEEE = ("ieee", "none")
 def plain_float32() -> Iterator[None]:
     """No autocast, no TF32 or bfloat16 inside matrix products, and sums in one order; afterwards all as it was.
 
-    Without `deterministic`, torch's threads add what meets at one place of `index_put` in the order of the moment:
-    a row would have other bits each time.
+    Otherwise threads add the values for one place of `index_put` in the order of the moment: a row would
+    have other bits each time.
     """
     with ExitStack() as stack:
         if not torch.are_deterministic_algorithms_enabled():
             fills: Any = torch.utils.deterministic
             stack.callback(setattr, fills, "fill_uninitialized_memory", fills.fill_uninitialized_memory)
             stack.callback(torch.use_deterministic_algorithms, False)
-            fills.fill_uninitialized_memory = False  # nothing on the closed list reads memory that is not written
+            fills.fill_uninitialized_memory = False  # no listed operation reads unwritten memory
             torch.use_deterministic_algorithms(True)
         for device in ("cpu", "cuda", "xpu"):
             if torch.is_autocast_enabled(device):
