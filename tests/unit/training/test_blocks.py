@@ -1,5 +1,6 @@
 """Heights of blocks: only those at which a unit's bits are the same at every place."""
 
+import math
 import random
 import weakref
 
@@ -15,6 +16,7 @@ from sfumato.training import Flat, blocks, clip_chunk, cross_entropy
 from sfumato.training.blocks import Heights, reference_height
 from sfumato.training.compiler import engine
 from sfumato.training.compiler.engine import Engine
+from sfumato.training.losses import same_settings
 from sfumato.training.precision import plain_float32
 from sfumato.training.rules import terms
 
@@ -368,3 +370,57 @@ def test_sums_at_one_place_have_one_order():
         assert not torch.are_deterministic_algorithms_enabled()
     finally:
         torch.set_num_threads(threads)
+
+
+class Powers(nn.Module):
+    """A learned power of each feature's product, in which rows lie innermost in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.power = nn.Parameter(torch.randn(4, 5)), nn.Parameter(torch.rand(4) + 0.5)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.head((torch.einsum("bpk,pk->bp", rows, self.weight).abs() + 0.1).pow(self.power))
+
+
+def test_loops_along_the_rows_are_whole_vectors():
+    made = Engine(Powers(), lambda out, _: out.squeeze(1), (torch.randn(1, 4, 5), torch.zeros(1)))
+    assert {height % 32 for rows in (33, 48, 200) for height in made.split(rows, 1)} == {0}
+
+
+class Turned(nn.Module):
+    """A spatial transformer: where a row is looked at depends on the row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where, self.head = nn.Linear(36, 6), nn.Linear(36, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        grid = nn.functional.affine_grid(
+            self.where(rows.flatten(1)).view(-1, 2, 3), list(rows.shape), align_corners=False
+        )
+        seen = nn.functional.grid_sample(rows, grid, padding_mode="reflection", align_corners=False)
+        return self.head(seen.flatten(1))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1e30])
+def test_a_row_that_looks_nowhere_does_not_count(number):
+    """Torch's sampler reads memory at the place that a grid comes to: such a row ended the process."""
+    rows, targets = torch.randn(8, 1, 6, 6), torch.zeros(8, dtype=torch.long)
+    made = Engine(Turned(), cross_entropy, (rows[:1], targets[:1]))
+    before = made.clipped(rows, targets, Flat(norm=1.0))
+    rows[2] = number
+    after = made.clipped(rows, targets, Flat(norm=1.0))
+    assert after.finite.tolist() == [row != 2 for row in range(8)]
+    others = torch.arange(8) != 2
+    assert torch.equal(after.norms[others], before.norms[others])
+
+
+def test_a_buffer_of_another_shape_makes_another_graph():
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.register_buffer("gate", torch.ones(1, 2))
+    example = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)
+    before = engine.settings_for(model, cross_entropy, example, None)
+    model.gate = torch.ones(16, 2)
+    assert not same_settings(before, engine.settings_for(model, cross_entropy, example, None))

@@ -108,6 +108,8 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
         math.prod(node.meta["shape"]) for node in block.graph.nodes
         if node.target in rounding and node.meta["shape"][:1] == (height,)
     )  # fmt: skip
+    if loops:
+        loops |= {height}  # of a loop along the rows, where these lie innermost in memory
     return Compiled(module.forward, parts, bad is not None, loops, _floats(block.graph, len(row.weights)))
 
 

@@ -315,6 +315,10 @@ def _summed(logs: Tensor) -> Tensor:
 # Results for every value
 
 
+_GRIDS = {aten.grid_sampler_2d.default: 1, aten.grid_sampler_2d_backward.default: 2}
+_FARTHEST = 1e4  # of a place in a grid, where the image lies from -1 to 1
+
+
 def made_total(graph: fx.Graph, private: set[fx.Node]) -> None:
     """Clamp the values that an operation would raise on, and mark the row: the second output becomes true.
 
@@ -326,6 +330,7 @@ def made_total(graph: fx.Graph, private: set[fx.Node]) -> None:
         with graph.inserting_before(node):
             total.clamp_indices(node)
             total.replace_divisor(node)
+            total.bound_grid(node)
         if node.target in _CHECKED:
             total.note_failure(node)
     total.put_out()
@@ -367,6 +372,19 @@ class _Total:
         self.marks.append(self._emit(aten.any.default, bad))
         one = self._emit(aten.full.default, (), 1)
         node.args = (numerator, self._emit(aten.where.self, bad, one, divisor), *more)
+
+    def bound_grid(self, node: Any) -> None:
+        """By 0 where a place is NaN or far outside: the sampler's kernels read memory at what it comes to."""
+        place = _GRIDS.get(node.target)
+        if place is None or node.args[place] not in self.private:
+            return
+        args = list(node.args)
+        near = self._emit(aten.le.Scalar, self._emit(aten.abs.default, args[place]), _FARTHEST)
+        self.marks.append(self._emit(aten.any.default, self._emit(aten.logical_not.default, near)))
+        args[place] = self._emit(
+            aten.where.self, near, args[place], self._emit(aten.zeros_like.default, args[place])
+        )
+        node.args = tuple(args)
 
     def note_failure(self, node: Any) -> None:
         """Of a factorization that says itself whether it failed."""
