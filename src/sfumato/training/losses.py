@@ -73,8 +73,8 @@ def settings_of(model: nn.Module, *functions: Any) -> list[Any]:
             found += [len(each._forward_hooks), len(each._forward_pre_hooks)]
         for tensor in module.parameters():
             found += [tensor, tensor.requires_grad, tensor.dtype, tuple(tensor.shape)]
-        for buffer in module.buffers():
-            found += [buffer.dtype, tuple(buffer.shape)]
+        for name, buffer in module.named_buffers():
+            found += [name, buffer.dtype, tuple(buffer.shape)]
     return found
 
 

@@ -244,3 +244,17 @@ def test_generators_are_where_they_were():
     Engine(model, cross_entropy, ROW)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
+
+
+@pytest.mark.parametrize("arguments", [(10, (1, 1)), (2, 10, (1, 1))])
+def test_draws_of_whole_numbers_are_inputs(arguments: tuple[object, ...]) -> None:
+    class Stepped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.layer(rows) * torch.randint(*arguments)
+
+    example = torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
+    assert len(Engine(Stepped(), cross_entropy, example).row.draws) == 1

@@ -264,7 +264,7 @@ class Engine:
         graph = self.graph(len(rows[0]))
         tensors = self._weights()
         draws = [self._draw(draw, len(rows[0])) for draw in self.row.draws]
-        values = graph.run(*[tensors[name] for name in self.row.weights], *rows, *draws)
+        values = graph.run(*self._in_order(), *rows, *draws)
         found = graph.contributions(values)
         for part, some in self._parts(height, len(rows[0]) // height):
             if part.start >= units:
@@ -324,7 +324,7 @@ class Engine:
         with torch.no_grad(), plain_float32(), self._on_device():
             data = [leaf[:2] for leaf in self._pool]
             values = self.graph(2).run(
-                *self._weights().values(), *data, *moved(constant_draws(self.row, 2), self.device)
+                *self._in_order(), *data, *moved(constant_draws(self.row, 2), self.device)
             )
             return self.graph(2).contributions(values)
 
@@ -402,7 +402,7 @@ class Engine:
             return None
         chosen = torch.as_tensor([(unit + row) % POOL for unit in numbers for row in range(span)])
         values = graph.run(
-            *self._weights().values(),
+            *self._in_order(),
             *[leaf[chosen] for leaf in self._pool],
             *moved(constant_draws(self.row, len(chosen)), self.device),
         )
@@ -443,6 +443,11 @@ class Engine:
                 f"expected a block of {len(chosen)} rows to compute what the graph of one row does, got other "
                 f"numbers, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
             )
+
+    def _in_order(self) -> list[Tensor]:
+        """Parameters and buffers as the graph takes them."""
+        tensors = self._weights()
+        return [tensors[name] for name in self.row.weights]
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: tensor.detach() for name, tensor in all_tensors(self.model).items()}

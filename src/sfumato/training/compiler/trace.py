@@ -423,7 +423,7 @@ def _dropout(watch: Watch, input: Tensor, p: float, train: bool | None, **_: Any
 
 def _integers(watch: Watch, size: Any, high: int, low: int = 0, dtype: Any = None, **_: Any) -> Tensor:
     u = watch.uniform(size, torch.float64)
-    return (low + (u * (high - low)).floor()).to(dtype or torch.int64)
+    return (low + (u * (high - low)).floor()).to(dtype if isinstance(dtype, torch.dtype) else torch.int64)
 
 
 def _normal(watch: Watch, mean: Any = 0.0, std: Any = 1.0, self: Any = None, **_: Any) -> Tensor:
