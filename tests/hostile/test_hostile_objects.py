@@ -232,7 +232,6 @@ SOURCES = {
     "a generated column by a macro": "CREATE MACRO spy(a) AS a + 1; "
     "CREATE TABLE people (age INTEGER, {n} GENERATED ALWAYS AS (spy(age)))",
     "a view": "CREATE VIEW people AS SELECT 1 AS {n}",
-    "a collation": "CREATE TABLE people ({n} VARCHAR COLLATE NOCASE)",
     "a type that is none of the five": "CREATE TABLE people ({n} STRUCT(a INTEGER))",
 }
 

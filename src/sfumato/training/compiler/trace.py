@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -289,8 +290,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dtype = dtype or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
         return self._numbers(make, shape, dtype if dtype.is_floating_point else torch.get_default_dtype())
 
+    @abstractmethod
     def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        raise NotImplementedError
+        """Return a draw of `make`, uniform or normal."""
 
 
 class _Inside(Watch):  # type: ignore[no-untyped-call]
