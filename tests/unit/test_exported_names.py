@@ -47,7 +47,7 @@ def test_public_names():
         "audit",
         "recipes",
         "holders",
-        "results",
+        "runs",
     ],
 )
 def test_packages_export_what_they_say(package):
@@ -118,5 +118,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("tracing", "audit", "recipes", "holders", "results"),
+    *("tracing", "audit", "recipes", "holders", "runs"),
 )

@@ -13,7 +13,7 @@ from sfumato.recipes import features
 from sfumato.recipes.images import Drawn, ImageRequest, StyleSettings, learn_sampler
 from sfumato.recipes.images import measures as measure
 from sfumato.recipes.images.styles import DRAW, Images, to_inputs
-from sfumato.results import SyntheticDigits
+from sfumato.runs import SyntheticDigits
 from sfumato.storage import CERTIFICATE
 
 _EPSILON = 1.0

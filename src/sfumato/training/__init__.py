@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sfumato._renamed import old_names
 from sfumato.mechanisms import Banded, LambdaCGD
-from sfumato.results import EpochReport
+from sfumato.runs import EpochReport
 from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.clipped_sums import ChunkResult

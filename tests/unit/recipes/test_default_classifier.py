@@ -31,7 +31,7 @@ from sfumato.recipes import (
     tuning,
 )
 from sfumato.recipes import plain as plain_recipe
-from sfumato.results import read_run
+from sfumato.runs import read_run
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
 
