@@ -11,7 +11,7 @@ True
 
 from sfumato.accounting.affordable import check_affordable
 from sfumato.accounting.budget import Budget
-from sfumato.accounting.calibration import calibrate, gaussian_noise_multiplier
+from sfumato.accounting.calibration import calibrate
 from sfumato.accounting.caution import warn_of_little_protection
 from sfumato.accounting.codec import event_from_json, event_to_json
 from sfumato.accounting.events import (
@@ -41,6 +41,7 @@ from sfumato.accounting.events import (
     repeat,
 )
 from sfumato.accounting.filter import PrivacyFilter
+from sfumato.accounting.gaussian import gaussian_noise_multiplier
 from sfumato.accounting.meaning import (
     attacker_true_positive_rate,
     in_words,
