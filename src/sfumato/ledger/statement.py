@@ -13,11 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sfumato.accounting import Budget, DpEvent, compose, event_to_json, repeat
-from sfumato.accounting.events import atoms
-from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
-from sfumato.ledger.rule import Rule, counted_event, exact_epsilon
+from sfumato.ledger.rule import Rule, counted_event, exact_epsilon, releases_of
 from sfumato.ledger.state import Balance, State
 
 FIXED = "if all charges had been fixed in advance"
@@ -90,8 +88,7 @@ def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
     counts = Counter(id(charge.counted) for charge in paid)
     alike = {id(charge.counted): charge.counted for charge in paid}
     plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
-    kinds = {canonical(event_to_json(release)) for release, _ in atoms(plan)}
-    return exact_epsilon(plan, ledger.budget) if len(kinds) <= _KINDS else None
+    return exact_epsilon(plan, ledger.budget) if len(releases_of(plan)) <= _KINDS else None
 
 
 def whole_plan(charge: Charge, budget: Budget) -> DpEvent:

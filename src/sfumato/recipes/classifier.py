@@ -26,7 +26,7 @@ from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.fitting import Evaluation, evaluate
 from sfumato.ledger import Certificate, Ledger
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
 from sfumato.recipes import features

@@ -14,7 +14,7 @@ from sfumato.cli.plans import check_plan
 from sfumato.datasets import Dataset, shapes, strokes
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, NotVerified
 from sfumato.ledger import Certificate, Ledger, Unrecorded
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.randomness import SecretStream
 from sfumato.recipes import DIGITS, Classifier
 from sfumato.recipes.features import SCENES
