@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from sfumato.errors import UnsupportedModel
+from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
-from sfumato.training.compiler.trace import (
+from sfumato.training.losses import first, other_weights, random_rows, repeated
+from sfumato.training.trace import (
     MOST_OF_A_CONSTANT,
     Row,
     Watch,
@@ -24,7 +26,6 @@ from sfumato.training.compiler.trace import (
     losses_of,
     pinned,
 )
-from sfumato.training.public_rows import first, other_weights, random_rows, repeated
 
 ROWS, _MORE = 2, 8  # made up, each alone
 _TOGETHER = 5  # in one batch: two rows may differ alike in all that a loss ignores
@@ -252,3 +253,72 @@ class _Constant(Watch):  # type: ignore[no-untyped-call]
 
     def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.full(shape, _UNIFORM if make is torch.rand else _NORMAL, dtype=dtype)
+
+
+def other_number(model: nn.Module, inputs: Any) -> str:
+    """What to do about inputs that the forward pass takes in another number or by other names."""
+    named, several = isinstance(inputs, dict), isinstance(inputs, tuple | list)
+    given: Any = () if named else inputs if several else (inputs,)
+    try:
+        inspect.signature(model.forward).bind(*given, **(inputs if named else {}))
+    except TypeError:
+        pass
+    except Exception:  # a signature that cannot be read says nothing
+        return ""
+    else:
+        return ""
+    return (
+        "; its forward takes other inputs than the items have: items ((a, b), target) call model(a, b), and "
+        "items ({'a': …, 'b': …}, target) call model(a=…, b=…); change the items, or forward"
+    )
+
+
+def other_type(model: nn.Module, inputs: Any) -> str:
+    """What to do about inputs whose type no weight has, should the model not run; int64 are tokens."""
+    weights = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    given = {leaf.dtype for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)}
+    strangers = sorted(map(str, given - weights - {torch.int64, torch.bool}))
+    if not strangers or not weights:
+        return ""
+    kind = str(next(iter(weights))).removeprefix("torch.")
+    return f"; the inputs are {strangers[0]}: convert them with .to(torch.{kind}), as the weights are"
+
+
+def other_targets(targets: Any) -> str:
+    """What to do about targets that torch takes for neither classes nor numbers, should the loss not run."""
+    given = {leaf.dtype for leaf in pytree.tree_leaves(targets) if isinstance(leaf, Tensor)}
+    strangers = sorted(map(str, given - {torch.int64, torch.float32}))
+    if not strangers:
+        return ""
+    return f"; the targets are {strangers[0]}: convert classes with .to(torch.int64), numbers with .float()"
+
+
+def as_written(model: Any) -> nn.Module:
+    """The module inside a compiled one, which shares its weights; any other model as it is.
+
+    Raises:
+        InvalidInput: If it is no module: a class that was not called, a function, nothing.
+        UnsupportedModel: If a part of the model was compiled by itself, or turned into TorchScript.
+    """
+    if not isinstance(model, nn.Module):
+        got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise InvalidInput(f"expected model to be a torch.nn.Module, got {got}; build one and pass it")
+    inside: nn.Module = getattr(model, "_orig_mod", model)
+    if isinstance(inside, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UnsupportedModel(
+            f"expected the model itself, got {type(inside).__name__} around it; give model.module, and "
+            "peers=Peers.of_world() for several processes"
+        )
+    for name, module in inside.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedModel(
+                f"expected a model as it was written, got {name or 'model'!r} in TorchScript, which runs past "
+                "torch's modules; give the model before torch.jit.script or torch.jit.trace, and script it "
+                "after training"
+            )
+        if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
+            raise UnsupportedModel(
+                f"expected a model that is not compiled, or compiled as a whole by torch.compile(model), got "
+                f"{name or 'model'!r}, which was compiled by itself; compile it after training"
+            )
+    return inside

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from sfumato.errors import UnsupportedModel
-from sfumato.training.compiler.operations import FOLDED, POINTWISE, PUBLIC, SHIFTED, TRAILING
-from sfumato.training.compiler.trace import Recorder, Row, private_nodes
+from sfumato.training.operations import FOLDED, POINTWISE, PUBLIC, SHIFTED, TRAILING
+from sfumato.training.trace import Recorder, Row, private_nodes
 
 aten = torch.ops.aten
 

@@ -37,15 +37,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
-from sfumato.training.compiler.operations import LISTED, PUBLIC, decomposed, is_allowed, made_total
 from sfumato.training.hugging_face import completed
-from sfumato.training.losses import check_views
-from sfumato.training.public_rows import random_rows
+from sfumato.training.losses import check_views, random_rows
+from sfumato.training.operations import LISTED, PUBLIC, decomposed, is_allowed, made_total
 
 aten = torch.ops.aten
 
 MOST_OF_A_CONSTANT = 1024  # elements of a tensor in the code that need not be declared as public
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
 

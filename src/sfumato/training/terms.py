@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
-
-from sfumato.training.rules import workspace
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -377,7 +377,7 @@ def _formed_of_matrices(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tens
 
     And its norms, taken while the gradients of a few units are in the cache.
     """
-    out = workspace.empty((*inputs.shape[:2], gradients.shape[3], inputs.shape[3]), gradients)
+    out = scratch((*inputs.shape[:2], gradients.shape[3], inputs.shape[3]), gradients)
     step = max(1, _FORMED_BYTES // max(1, 4 * math.prod(out.shape[1:])))
     norms = []
     for start in range(0, max(1, len(out)), step):
@@ -391,12 +391,12 @@ def _formed_of_matrices(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tens
 def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
     """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs); and its norms, taken while a block is in the cache."""
     units, groups, positions, width = windows.shape
-    out = workspace.empty((units, groups, gradients.shape[3], width), gradients)
+    out = scratch((units, groups, gradients.shape[3], width), gradients)
     norms = []
     step = _rows_at_a_time(units, 4 * groups * positions * width)
     for start in range(0, units, step):
         some = slice(start, start + step)
-        with workspace.returned():
+        with returned():
             block = windows.copied(some).flatten(0, 1)
             left = gradients[some].flatten(0, 1).transpose(1, 2)
             torch.bmm(left, block, out=out[some].flatten(0, 1))
@@ -411,12 +411,12 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     run = math.prod(bands.shape[bands.dim() // 2 + 1 :])
     places = bands[0, 0].numel() // run  # positions of a line
     kernel_lines = lines - flat.shape[2] // places + 1
-    out = workspace.empty((kernel_lines, units, flat.shape[1], run), gradients)
+    out = scratch((kernel_lines, units, flat.shape[1], run), gradients)
     norms = []
     step = _rows_at_a_time(units, 4 * lines * places * run)
     for start in range(0, units, step):
         some = slice(start, start + step)
-        with workspace.returned():
+        with returned():
             block = _copied(bands[some]).view(-1, lines * places, run)
             for line in range(kernel_lines):
                 seen = block[:, line * places : line * places + flat.shape[2]]
@@ -446,7 +446,7 @@ def _norms(gradients: Tensor) -> Tensor:
 
 
 def _copied(view: Tensor) -> Tensor:
-    return view if view.is_contiguous() else workspace.empty(view.shape, view).copy_(view)
+    return view if view.is_contiguous() else scratch(view.shape, view).copy_(view)
 
 
 def _written(inputs: Tensor | Windows) -> Tensor:
@@ -583,3 +583,66 @@ def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) 
 def _by_group(factor: Tensor) -> Tensor:
     """(units, groups, positions, width) → (groups, units · positions, width)."""
     return factor.transpose(0, 1).flatten(1, 2)
+
+
+_ALIGNMENT = 64
+_SLAB = (
+    64 << 20
+)  # bytes; the system takes back what is so large when it is freed, and gives pages as they are used
+
+
+class Workspace:
+    """Slabs of memory that hand out their parts one after the other."""
+
+    def __init__(self) -> None:
+        self.slabs: list[Tensor] = []
+        self._at = 0, 0  # the slab, and the bytes of it that are taken
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Within, `scratch` takes from these slabs; afterwards everything taken is free again."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            self._at = 0, 0
+
+    def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        size = math.prod(shape) * dtype.itemsize
+        room = -(-size // _ALIGNMENT) * _ALIGNMENT
+        slab, used = self._at
+        while slab < len(self.slabs) and used + room > len(self.slabs[slab]):
+            slab, used = slab + 1, 0
+        if slab == len(self.slabs):
+            self.slabs.append(torch.empty(max(_SLAB, room), dtype=torch.uint8))
+        self._at = slab, used + room
+        return self.slabs[slab][used : used + size].view(dtype).view(*shape)
+
+    @contextmanager
+    def returned(self) -> Iterator[None]:
+        """What is taken within is free again afterwards."""
+        before = self._at
+        try:
+            yield
+        finally:
+            self._at = before
+
+
+_current: ContextVar[Workspace | None] = ContextVar("workspace", default=None)
+
+
+def scratch(shape: Sequence[int], like: Tensor) -> Tensor:
+    """An uninitialised tensor of the type of `like`."""
+    workspace = _current.get()
+    if workspace is None or like.device.type != "cpu":
+        return like.new_empty(*shape)
+    return workspace.take(shape, like.dtype)
+
+
+@contextmanager
+def returned() -> Iterator[None]:
+    """Within, `scratch` takes memory that is free again afterwards."""
+    workspace = _current.get()
+    with nullcontext() if workspace is None else workspace.returned():
+        yield
