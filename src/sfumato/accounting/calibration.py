@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 
 from sfumato import _validate
-from sfumato.accounting.budget import Budget
-from sfumato.accounting.events import DpEvent
+from sfumato.accounting.events import Budget, DpEvent
 from sfumato.accounting.pld import epsilon
 from sfumato.accounting.rdp import rdp_epsilon
 from sfumato.errors import NotPrivate

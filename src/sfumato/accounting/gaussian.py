@@ -1,7 +1,7 @@
 """ε and δ of one Gaussian release in closed form (Balle & Wang 2018, theorem 8), without SciPy.
 
 δ(ε) = Φ(1/2σ − εσ) − exp(ε) Φ(−1/2σ − εσ) for sensitivity 1, which float64 gives to 1e-9. Where σ is so large
-that rounding hides the difference of the two Φ, ε comes from an upper bound of δ instead, and is never too small.
+that rounding hides the difference of the two Φ, ε comes from an upper bound of δ, and is never too small.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAIL = 5.0  # standard deviations, from which 1 − Φ is taken from the contin
 
 
 def mills_ratio(x: float) -> float:
-    """Return (1 − Φ(x)) / φ(x) for x ≥ 0, from the complementary error function or Laplace's continued fraction.
+    """Return (1 − Φ(x)) / φ(x) for x ≥ 0, by the complementary error function or Laplace's continued fraction.
 
     >>> round(mills_ratio(0.0), 6), round(mills_ratio(30.0), 6)
     (1.253314, 0.033296)

@@ -268,7 +268,7 @@ class Rule:
 
 @lru_cache(maxsize=1024)
 def _filter(budget: Budget, taken: float, limit: float) -> PrivacyFilter:
-    return PrivacyFilter(budget, taken=taken, limit=limit, fine=True)
+    return PrivacyFilter(budget, taken=taken, limit=limit)
 
 
 @lru_cache(maxsize=65536)
