@@ -33,7 +33,7 @@ def test_private_cnn(sfumato, sfumato_json, tmp_path):
     certificate = tmp_path / "seed-0" / "ours" / "release" / "certificate.json"
     assert sfumato_json("verify", certificate)["pld"] == pytest.approx(ours["epsilon"])
     after_drawings = json.loads((tmp_path / "seed-0" / "drawn" / "release" / "certificate.json").read_text())
-    assert any("drawn by code" in caveat for caveat in after_drawings["caveats"])
+    assert any("drawn by code" in caveat["text"] for caveat in after_drawings["caveats"])
     code, out, _ = sfumato(*words)  # found again, and told in words
     assert code == 0
     assert "93.4%" in out

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget, Relation
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.errors import DataCorrupted, InvalidInput, NotVerified, Refused, RelationMismatch
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Banded, LambdaCGD

@@ -92,7 +92,7 @@ def head(
 
     Example: sfumato ledger head people.db --sign holder --out /elsewhere/people-head.json
     """
-    from sfumato.cli.deliver import deliver
+    from sfumato.cli.key import deliver
     from sfumato.ledger import Ledger, PrivateKey, Witness
 
     key = None if sign is None else PrivateKey.read(sign)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfumato.cli import show
-from sfumato.cli.inputs import read_data
+from sfumato.cli.options import read_data
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sfumato.caveats import Code
 from sfumato.randomness import OWN_NOISE, draws_by_own_code
 
-SEEDED_CHOICE = (
-    "not private: rows or settings were chosen by draws from a seeded stream, so that a record that leaves may "
-    "move others, or show in the choice"
-)
+SEEDED_CHOICE = Code.SEEDED_CHOICE()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.datasets.chosen import AS_THEY_ARE, Chosen
 from sfumato.errors import InvalidInput
 
@@ -19,7 +20,7 @@ Inputs = npt.NDArray[np.float32]
 Targets = npt.NDArray[np.int64]
 Visibility = Literal["public", "private"]
 VISIBILITIES = ("public", "private")
-EXCERPT = "the data set is an excerpt by place of a larger one, and neighbours are neighbours of the excerpt"
+EXCERPT = Code.EXCERPT()
 """What a certificate says of a model that was trained on `Dataset.excerpt`."""
 
 

@@ -290,7 +290,7 @@ class Plan:
         Returns:
             The plan.
         """
-        said = read(PlanFile, settings, name="the plan")
+        said: PlanFile = read(PlanFile, settings, name="the plan")
         terms = Terms(delta=said.delta, relation=said.relation, unit=said.unit, policy=policy or _no_policy)
         releases = tuple(PlannedRelease.of(line, terms) for line in said.releases)
         whole = compose(*(release.whole for release in releases))

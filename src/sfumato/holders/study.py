@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from sfumato import _validate, accounting
 from sfumato.accounting import DpEvent, Relation
+from sfumato.caveats import Code
 from sfumato.errors import BudgetExceeded, InvalidInput, NotVerified
 from sfumato.holders.masks import Modulus
 from sfumato.holders.parties import Parties
@@ -84,11 +85,14 @@ class Agreed(ABC):
         parties = self.parties
         against = ", ".join(f"{name} {value:.3g}" for name, value in self.epsilons().items())
         return (
-            f"noise made by {parties.holders} holders; the price counts the {parties.counted} shares that are "
-            f"left with {parties.dropped} holders lost and {parties.colluding} colluding with the coordinator",
-            f"ε against each adversary at δ={self.delta:g}: {against}",
-            "a holder that lies in its numbers, or adds no noise, is not seen under masks; the declared number "
-            "of colluding holders covers those",
+            Code.NOISE_BY_HOLDERS(
+                holders=parties.holders,
+                counted=parties.counted,
+                dropped=parties.dropped,
+                colluding=parties.colluding,
+            ),
+            Code.EACH_ADVERSARY(delta=self.delta, epsilons=against),
+            Code.LYING_HOLDER(),
         )
 
     def signed(self, key: PrivateKey) -> Signed:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput, Refused
 from sfumato.holders.parties import Parties
 from sfumato.holders.rounds import Losses
@@ -215,7 +216,7 @@ class TableStudy:
         several = "; a person with several of them counts at each" if self.holders_per_unit > 1 else ""
         return (
             *notes_for(asked.query, asked.table.policy, family=Family.GAUSSIAN),
-            f"Over the rows of {holders} of {self.parties.holders} holders{several}.",
+            Code.SOME_HOLDERS(present=holders, holders=self.parties.holders, several=several),
         )
 
 

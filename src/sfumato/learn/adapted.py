@@ -15,6 +15,7 @@ from msgspec import structs
 
 from sfumato import runs as results
 from sfumato.accounting import epsilon as priced
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
 from sfumato.fitting import evaluate
 from sfumato.learn import features
@@ -54,7 +55,7 @@ def train_adapted(
         eta=None if ready.statistic is None else ready.statistic.mechanism.eta,
         caveats=(
             *caveats,
-            "rounding errors are stated for what is measured first; the head has its own bound",
+            Code.ROUNDING_OF_PARTS(),
             *rows.chosen.caveats_with(stream),
         ),
     )

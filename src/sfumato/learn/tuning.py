@@ -19,6 +19,7 @@ from torch import nn
 from sfumato import _validate, accounting
 from sfumato import runs as results
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
@@ -173,7 +174,7 @@ def _charge(
     purpose = f"best of a random number of trials, {tuning.mean_trials:g} on average"
     described: dict[str, Any] = {"trial": plan.to_json(), "tuning": asdict(tuning), "recipe": asdict(recipe)}
     own = (
-        "settings were chosen on the private rows, which is charged",
+        Code.SETTINGS_CHARGED(),
         *features.features_from(recipe, rows.name),
         *rows.chosen.caveats_with(sampler),
     )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.accounting import Budget, DpEvent, Relation, warn_of_little_protection
+from sfumato.caveats import Caveat, Code
 from sfumato.datasets.clean import read_rows
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
@@ -28,10 +29,8 @@ from sfumato.storage import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-ONE_REPORT = "one report per person, ever: a second release of the same people would cost as much again"
-NO_CURATOR = (
-    "each record was noised by itself, as on its owner's device; no curator need be trusted with the file"
-)
+ONE_REPORT = Code.ONE_REPORT_EVER()
+NO_CURATOR = Code.NO_CURATOR()
 SHUFFLE_DELTA = 1e-5
 
 
@@ -199,11 +198,9 @@ def refuse_to_overwrite(out: Path) -> None:
 
 def caveats(view: str) -> Sequence[str]:
     """What a reader of the certificate should know."""
-    said = [ONE_REPORT, NO_CURATOR, "the sampler is taken as ideal"]
+    said = [ONE_REPORT, NO_CURATOR, Code.IDEAL_SAMPLER()]
     if view in PRIORS:
-        said.append(
-            f"the public prior {view!r}, learnt from drawings, chose what is reported; it costs nothing"
-        )
+        said.append(Code.PRIOR_CHOSE_REPORTS(name=repr(view)))
     return said
 
 
@@ -221,10 +218,10 @@ def read_people(path: str | Path, plan: TablePlan) -> pd.DataFrame:
     return read_rows(Path(path).expanduser(), plan.form, plan.stored).to_pandas()
 
 
-def _who(plan: TablePlan) -> str:
+def _who(plan: TablePlan) -> Caveat:
     if plan.unit_column is None:
-        return "every row is one person"
-    return f"one report for each {plan.unit_column}, of one of its rows, chosen by a secret coin"
+        return Code.ROW_IS_PERSON()
+    return Code.ONE_ROW_BY_COIN(unit=plan.unit_column)
 
 
 def release_table(
@@ -249,7 +246,7 @@ def release_table(
         caveats=[
             ONE_REPORT,
             NO_CURATOR,
-            "the sampler is taken as ideal",
+            Code.IDEAL_SAMPLER(),
             _who(plan),
             *left_out_on_purpose(plan.left_out),
             *caveats_of_sampler(sampler),

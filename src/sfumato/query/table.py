@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sfumato import accounting
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge
 from sfumato.ledger.rule import Rule, same_releases
@@ -704,11 +705,7 @@ class Table:
             epsilon_left=ledger.epsilon_left,
             notes=(
                 *notes_for(plan, self.policy, family=cost.noises[0].family),
-                *(
-                    [f"Of all groups the {most:,} with the most units, by noisy counts, are shown."]
-                    if cut
-                    else ()
-                ),
+                *([Code.MOST_GROUPS(most=f"{most:,}")] if cut else ()),
                 *caveats_of_sampler(self._sampler),
             ),
         )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 
 from sfumato import models
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset
 from sfumato.training import Optimization, TrainingPlan, TrainingResult, Views, train
 
 BATCH, EPOCHS, CLIP_NORM, AVERAGING = 512, 40, 0.1, 0.99
 OPTIMIZATION = Optimization(learning_rate=0.5, momentum=0.9)
-CAVEAT = "settings as published by others, who chose them on MNIST"
+CAVEAT = Code.SETTINGS_PUBLISHED()
 
 
 def plan(*, epsilon: float, delta: float, public_size: int) -> TrainingPlan:

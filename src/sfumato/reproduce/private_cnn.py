@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sfumato import _validate, datasets, models, randomness
 from sfumato.accounting import Relation
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset
 from sfumato.datasets.writers import WRITERS
 from sfumato.fitting import FitConfig, evaluate
@@ -159,7 +160,7 @@ def _once(
         caveats: tuple[str, ...] = ()
         if key == "drawn":
             _learn_drawings(networks[key], out / "drawings", seed=seed, quick=quick, watch=watch)
-            caveats = (f"first weights learned from {DRAWN_BY}, digits drawn by code, which are nobody's data",)
+            caveats = (Code.WEIGHTS_FROM_DRAWINGS(name=DRAWN_BY),)
         runs.append(
             private_run(
                 name,

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from sfumato import randomness
+from sfumato.caveats import Caveat, Code
 from sfumato.errors import InvalidInput
 from sfumato.ledger import ChargeRequest, Ledger
 from sfumato.randomness import SecretStream
@@ -23,8 +24,6 @@ from sfumato.training.optimization import Optimization
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.run import TrainingResult, train
 from sfumato.training.sources import ITEMS_BY_OWN_CODE
-
-READ_FROM_DATA = "not private: read from data: "
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
@@ -126,7 +125,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.epsilon_ = self.result_.epsilon
         self.private_ = not caveats and self.random_state is None
         if caveats:
-            reasons = caveats[0].removeprefix("not private: ")
+            reasons = f"read from data: {caveats[0].parameters['facts']}"
             warnings.warn(f"this fit is not private (private_ is False): {reasons}", stacklevel=2)
         return self
 
@@ -222,7 +221,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         with torch.inference_mode():
             return self.module_(self._scaled(X)).numpy()
 
-    def _read_what_is_not_declared(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> list[str]:
+    def _read_what_is_not_declared(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> list[Caveat]:
         """Fill in the public facts; what had to be read off the data makes the fit not private."""
         read = [name for name in ("classes", "public_size", "bounds") if getattr(self, name) is None]
         self.classes_ = unique_labels(y) if self.classes is None else np.unique(np.asarray(self.classes))
@@ -232,7 +231,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInput(
                 f"expected at least two classes, got {len(self.classes_)} class; declare classes=(…)"
             )
-        return [READ_FROM_DATA + ", ".join(read)] if read else []
+        return [Code.READ_FROM_DATA(facts=", ".join(read))] if read else []
 
     def _scaled(self, X: npt.NDArray[Any]) -> torch.Tensor:
         low, high = (np.asarray(end, dtype=np.float64) for end in self.bounds_)

@@ -6,17 +6,19 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from sfumato import _validate
 from sfumato import runs as results
 from sfumato.accounting import DpEvent, NoEvent, Relation, compose, repeat, warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
 from sfumato.fitting import evaluate
@@ -46,11 +48,6 @@ from sfumato.training.same_rows import check_rows, forget_rows, note_rows
 from sfumato.training.setup import warn_that_given_go_on
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
-
-MEASURED_BESIDE = (
-    "the history holds measurements on records kept out, which are entries of their own in the ledger; ε of "
-    "training and measurements together:"
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -414,7 +411,7 @@ def _measured(
             f"not measured on the records kept out, so that nothing stops the run: {refusal}", stacklevel=2
         )
         return report
-    return replace(report, held_out_accuracy=found, held_out_epsilon=stopping.epsilon)
+    return structs.replace(report, held_out_accuracy=found, held_out_epsilon=stopping.epsilon)
 
 
 def _check_stopping(
@@ -493,7 +490,7 @@ def _result(
     at_most = _looks_at_most(trainer.plan, history, stopping)
     epsilon = trainer.epsilon(delta, beside=looks, beside_planned=at_most)
     if trainer.ledger is not None and not isinstance(looks, NoEvent):
-        caveats = (*caveats, f"{MEASURED_BESIDE} {epsilon:.4g}")
+        caveats = (*caveats, Code.MEASURED_BESIDE(epsilon=epsilon))
     certificate = trainer.certificate(delta=delta, caveats=caveats, beside=looks, beside_planned=at_most)
     return TrainingResult(
         model=trainer.model,

@@ -14,16 +14,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
+from sfumato.caveats import Code
 from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
 from sfumato.training.sampling import Indices
 from sfumato.training.workers import Begin, Taken, Workers
 
-ITEMS_BY_OWN_CODE = (
-    "items-by-own-code: code of the holder's made the rows (a data set, a collate_fn, or what was done before "
-    "fit); that it makes each row of one record alone is taken on trust"
-)
+ITEMS_BY_OWN_CODE = Code.ITEMS_BY_OWN_CODE()
 Collate = Callable[[list[Any]], Any]
 TARGETS = ("labels", "label", "targets", "target")
 """The fields that hold the target where an item is a dict."""

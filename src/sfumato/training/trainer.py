@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.accounting import DpEvent, NoEvent, compose
+from sfumato.caveats import Code
 from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Prices, Reservation, Unrecorded
@@ -42,10 +43,7 @@ from sfumato.training.setup import setup_of
 from sfumato.training.sources import ITEMS_BY_OWN_CODE, chosen_by
 from sfumato.training.state import TrainerState
 
-SHAPE_READ = (
-    "read from data: the shape and type of a row, from the first record; one of another shape in its place "
-    "would decide who counts; declare a public example"
-)
+SHAPE_READ = Code.SHAPE_READ()
 _LEAST_CHUNK = 32  # rows
 _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
 
@@ -811,9 +809,9 @@ def _standing_caveats(plan: TrainingPlan) -> tuple[str, ...]:
     drawn = (
         "sampler is" if not isinstance(plan.noise, LambdaCGD) else "sampler, and differences of its draws, are"
     )
-    caveats = [f"the float64 normal {drawn} taken as ideal"]
+    caveats = [Code.IDEAL_NORMAL(draws=drawn)]
     if plan.sampling == "shuffle":
-        caveats.append("shuffled batches: priced without amplification by sampling")
+        caveats.append(Code.SHUFFLED())
     if plan.sampling == "cyclic":
-        caveats.append("batches in a fixed, public order: priced without amplification by sampling")
+        caveats.append(Code.FIXED_ORDER())
     return tuple(caveats)

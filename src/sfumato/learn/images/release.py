@@ -12,6 +12,7 @@ import numpy as np
 
 from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.learn import features
@@ -32,15 +33,8 @@ from sfumato.released import MODEL, class_names
 from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
 
 PURPOSE = "synthetic images"
-CAVEATS = (
-    "images are drawings, chosen or moved as the noisy statistics of private ones say; they are nobody's",
-    "the head's labels are right as often as the head is; images that it is not sure of are left out",
-    "how digits are chosen, how things are moved, and which images are left out, was set on training images of "
-    "MNIST and Fashion-MNIST, uncharged: for these ε does not cover that choice; the head's share of the "
-    "budget is that of an earlier way, whose accuracy on MNIST's public test images had been seen",
-    "the sampler is taken as ideal",
-)
-NAMED = "images start from a set that the holder says is public; ε does not cover the people in it"
+CAVEATS = (Code.DRAWINGS(), Code.LABELS_BY_HEAD(), Code.IMAGE_CHOICES(), Code.IDEAL_SAMPLER())
+NAMED = Code.PUBLIC_BY_WORD()
 MOST_IMAGES = 1_000_000
 STAGES = 4  # that a release tells of
 Progress = Callable[[str], None]

@@ -40,9 +40,9 @@ from sfumato.training import LossFunction, NoisyAccuracy, PrivateTrainer, Traini
 from sfumato.training.hold_out import size_without
 from sfumato.training.sources import ChosenRows
 
-SETTINGS = (
-    "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
-    "split in two, uncharged; which model is the default was settled after its test figures had been seen"
+SETTINGS = Code.SETTINGS_UNCHARGED(
+    rows="training rows of the public data set Adult, split in two, uncharged, among about a hundred; which "
+    "model is the default was settled after its test figures had been seen"
 )
 _Fitted = tuple[TableModel, Certificate, Rows | None]  # with the rows kept out, if any are
 

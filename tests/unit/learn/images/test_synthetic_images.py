@@ -10,7 +10,7 @@ import torch
 
 import sfumato
 from sfumato.accounting import Budget, compose
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.datasets import Dataset, shapes, strokes
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, NotVerified
 from sfumato.learn import DIGITS, Classifier
