@@ -28,7 +28,7 @@ def _refuse(name: str, value: object, expected: str, remedy: str = "") -> Invali
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: on one line, and not longer than that."""
+    """Return a value as an error shows it: on one line, and not longer than that."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits; lists inside lists
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    """A finite float (booleans and text are refused)."""
+    """Return a finite float (booleans and text are refused)."""
     if isinstance(value, bool | str | bytes):
         raise _refuse(name, value, "to be a finite number", remedy)
     try:
@@ -64,7 +64,7 @@ def non_negative(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
 
 
 def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    """A number in (0, 1]: a rate at which something happens."""
+    """Return a number in (0, 1]: a rate at which something happens."""
     number = real(name, value, remedy=remedy)
     if not 0 < number <= 1:
         raise _refuse(name, value, "in (0, 1]", remedy)
@@ -72,7 +72,7 @@ def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
 
 
 def delta(name: str, value: SupportsFloat) -> float:
-    """A δ in [0, 1)."""
+    """Return a δ in [0, 1)."""
     number = real(name, value)
     if not 0 <= number < 1:
         raise _refuse(name, value, "in [0, 1)", "δ is a small probability, well below 1 / number of people")
@@ -80,7 +80,7 @@ def delta(name: str, value: SupportsFloat) -> float:
 
 
 def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = "") -> int:
-    """A whole number that is at least `least` (floats and booleans are refused)."""
+    """Return a whole number that is at least `least` (floats and booleans are refused)."""
     if isinstance(value, bool):
         raise _refuse(name, value, f"to be a whole number >= {least}", remedy)
     try:
@@ -93,7 +93,7 @@ def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = ""
 
 
 def text(name: str, value: object, *, remedy: str = "it is shown in statements") -> str:
-    """A few words in which every character is seen: the one check of texts, when written and when read."""
+    """Return a few words in which every character is seen: the check of texts, when written and when read."""
     if not isinstance(value, str) or not value.strip() or visible(value) != value:
         raise _refuse(name, value, "to be a few printable words", remedy)
     return value

@@ -22,7 +22,7 @@ _FORMULA = tuple("=+-@\t\r")
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""The text with every character that is not seen, but those of `keep`, as an escape.
+    r"""Return the text with every character that is not seen, but those of `keep`, as an escape.
 
     >>> visible("red\x1b[2J")
     'red\\x1b[2J'
@@ -31,7 +31,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def visible_json(text: str) -> str:
-    r"""The same JSON with the characters that JSON lets through, and terminals do not, as its own escapes.
+    r"""Return the same JSON with the characters that it lets through, and terminals do not, as its own escapes.
 
     >>> visible_json('{"class": "red\x9b"}')
     '{"class": "red\\u009b"}'
@@ -40,7 +40,7 @@ def visible_json(text: str) -> str:
 
 
 def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
-    """A CSV file for people: a text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return a CSV file for people: a text that a spreadsheet takes for a formula gets a quote before it."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
     return text.getvalue().encode()

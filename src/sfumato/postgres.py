@@ -139,7 +139,7 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 
 def answers(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the server still answers on a connection."""
+    """Return whether the server still answers on a connection."""
     try:
         connection.execute("SELECT")
     except driver().OperationalError:
@@ -163,7 +163,7 @@ def driver() -> ModuleType:
 
 
 def without_parameters(url: str, *names: str) -> tuple[str, dict[str, str]]:
-    """The address without parameters of our own, and their values."""
+    """Return the address without parameters of our own, and their values."""
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     rest = urlencode([(key, value) for key, value in query if key not in names])
@@ -178,7 +178,7 @@ def found_in(
     *,
     owner: str | None = None,
 ) -> tuple[str, list[int]] | None:
-    """The one schema that holds relations of all these names, and their ids; None if there is none.
+    """Return the one schema that holds relations of all these names, and their ids; None if there is none.
 
     Relations of other roles count only where there are none of trusted ones.
 
@@ -222,7 +222,7 @@ def check_own(connection: psycopg.Connection[Any], table: int, name: str, trigge
 def readable_columns(
     connection: psycopg.Connection[Any], name: str, owner: str | None = None
 ) -> tuple[str, str, dict[str, str | None]]:
-    """A table's schema and name, and the type of each column; None for a column that cannot be read safely.
+    """Return a table's schema and name, and the type of each column; None for one that cannot be read safely.
 
     Args:
         connection: A connection of `connect`.

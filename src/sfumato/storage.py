@@ -43,7 +43,7 @@ class RunFolder:
 
     @classmethod
     def make(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The folder with its halves; a place that cannot be written is refused before anything is spent."""
+        """Return the folder with its halves; a place that cannot be written is refused before a charge."""
         folder = cls(Path(path))
         try:
             for place in (folder.path, folder.release, folder.figures, folder.private):
@@ -59,7 +59,7 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: str | os.PathLike[str], *, resumes: bool = False) -> RunFolder:
-        """The folder of a run to be charged; a finished one is refused.
+        """Return the folder of a run to be charged; a finished one is refused.
 
         The release begins empty: what another run left there is moved to the private half, so that no file of
         it lies beside this run's certificate. A run that resumes keeps what it has released.
@@ -85,7 +85,7 @@ class RunFolder:
         return not self.finished and any(self.private.glob(f"*{CHECKPOINT}*"))
 
     def in_words_if_interrupted(self) -> str | None:
-        """One sentence with the remedy for whoever wants the release of an interrupted run."""
+        """Return one sentence with the remedy for whoever wants the release of an interrupted run."""
         if not self.interrupted:
             return None
         return (
@@ -118,7 +118,7 @@ class RunFolder:
         return self.release / "figures"
 
     def write(self, name: str, content: bytes, *, private: bool = False) -> Path:
-        """A file of one half, for those who may read that half."""
+        """Return a file of one half, for those who may read that half."""
         return write_whole((self.private if private else self.release) / name, content, readable=not private)
 
     def write_json(self, name: str, value: Mapping[str, Any], *, private: bool = False) -> Path:
@@ -174,7 +174,7 @@ def replacing(path: str | os.PathLike[str], *, readable: bool = False) -> Iterat
 
 
 def write_new(path: str | os.PathLike[str], content: bytes, *, readable: bool = False) -> Path:
-    """A file that takes no other's place: FileExistsError if there is one. It is removed if writing fails."""
+    """Return a new file; FileExistsError if there is one. It is removed if writing fails."""
     target = Path(path)
     mode = _FILE if readable else _PRIVATE_FILE
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -218,7 +218,7 @@ def unnamed_file(folder: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def write_figure(path: str | os.PathLike[str], figure: Any, *, readable: bool = False, dpi: int = 144) -> Path:
-    """A matplotlib figure, in the format that the name's ending says."""
+    """Return a matplotlib figure, in the format that the name's ending says."""
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi, format=Path(path).suffix.removeprefix(".") or "png")
     return write_whole(path, buffer.getvalue(), readable=readable)
@@ -231,7 +231,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path, *, readable: bool = False) -> Path:
-    """The folder, made if it is not there; a private one is closed to others also if it was open.
+    """Return the folder, made if it is not there; a private one is closed to others also if it was open.
 
     A folder that the user made, for releases, keeps the mode that the user gave it.
     """
@@ -261,7 +261,7 @@ def _sync(path: Path) -> None:
 
 
 def json_bytes(value: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
-    """One JSON object and a line's end; a number that is not finite becomes null.
+    """Return one JSON object and a line's end; a number that is not finite becomes null.
 
     >>> json_bytes({"loss": float("nan")}, indent=None)
     b'{"loss": null}\\n'
@@ -271,7 +271,7 @@ def json_bytes(value: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
 
 
 def finite(value: Any) -> Any:
-    """The same JSON value with None for numbers that are not finite; anything that JSON cannot say is text."""
+    """Return the same JSON value with None for numbers that are not finite, and text for all that JSON cannot say."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -282,12 +282,12 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The one JSON object of a file of ours; a number that is not finite is None."""
+    """Return the one JSON object of a file of ours; a number that is not finite is None."""
     return _object(_text(path), path)
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """One JSON object a line; a file that is not there has none."""
+    """Return one JSON object a line; a file that is not there has none."""
     if not Path(path).exists():
         return []
     return [_object(line, path) for line in _text(path).splitlines() if line.strip()]

@@ -265,13 +265,7 @@ class ExponentialMechanismEvent(DpEvent):
 
 
 def pure(epsilon: float) -> DpEvent:
-    """An ε-DP release of which nothing more is known.
-
-    Args:
-        epsilon: The ε of the release.
-
-    Returns:
-        The event.
+    """Return an ε-DP release of which nothing more is known.
 
     >>> from sfumato.accounting import epsilon
     >>> round(epsilon(pure(0.3), 0), 4)
@@ -281,14 +275,10 @@ def pure(epsilon: float) -> DpEvent:
 
 
 def repeat(event: DpEvent, count: int) -> DpEvent:
-    """The same thing done `count` times.
+    """Return the same thing done `count` times.
 
     Args:
-        event: What is done once.
         count: How often, 0 or more.
-
-    Returns:
-        One event for all of them.
 
     >>> repeat(GaussianEvent(2.0), 0)
     NoOpDpEvent()
@@ -300,13 +290,10 @@ def repeat(event: DpEvent, count: int) -> DpEvent:
 
 
 def compose(*events: DpEvent) -> DpEvent:
-    """One event for several releases from the same data.
+    """Return one event for several releases from the same data.
 
     Args:
         events: The releases, in any order.
-
-    Returns:
-        Their composition.
 
     >>> from sfumato.accounting import epsilon
     >>> round(epsilon(compose(LaplaceEvent(2.0), LaplaceEvent(2.0)), 0), 4)
@@ -323,7 +310,6 @@ def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
 
     Args:
         sample_rate: The probability, in (0, 1].
-        event: What is released from the subset.
 
     Returns:
         The event with its amplification by sampling.
@@ -339,7 +325,7 @@ def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
 
 
 def atoms(event: DpEvent, count: int = 1) -> Iterable[tuple[DpEvent, int]]:
-    """The releases inside `event`, each with how often it happens; parameters are checked on the way."""
+    """Return the releases inside `event`, each with how often it happens; parameters are checked on the way."""
     if isinstance(event, RepeatedEvent):
         yield from atoms(event.event, count * _validate.integer("count", event.count))
     elif isinstance(event, ComposedEvent):
@@ -359,7 +345,7 @@ def merged(event: DpEvent) -> dict[DpEvent, int]:
 
 
 def hashable(event: DpEvent) -> DpEvent:
-    """The same event with tuples for lists, at every depth, so that it can be a key."""
+    """Return the same event with tuples for lists, at every depth, so that it can be a key."""
     changed: dict[str, Any] = {}
     for field in attr.fields(type(event)):
         value = getattr(event, field.name)
@@ -398,7 +384,7 @@ def with_norm_bound(event: DpEvent) -> DpEvent:
 
 
 def gives_everything(event: DpEvent) -> bool:
-    """Whether the release has no noise at all, so that no ε holds."""
+    """Return whether the release has no noise at all, so that no ε holds."""
     inner = event.event if isinstance(event, PoissonSampledEvent) else event
     if isinstance(inner, NonPrivateEvent):
         return True
@@ -499,17 +485,13 @@ def _known() -> list[str]:
 
 
 def for_group(event: DpEvent, size: int) -> DpEvent:
-    """The event as a group of `size` people together experiences it.
+    """Return the event as a group of `size` people together experiences it.
 
     Gaussian, Laplace: `size` times the sensitivity. Poisson-sampled Gaussian: each member is in the batch on
     their own, so the shift is binomial (Ganesh 2024, Thm 3.1). Randomised response: one report each.
 
     Args:
-        event: What one person experiences.
         size: How many people the group has.
-
-    Returns:
-        The event to price.
 
     Raises:
         InvalidInput: If there is no bound for groups of such an event.

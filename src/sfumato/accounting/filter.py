@@ -103,7 +103,7 @@ class PrivacyFilter:
         return Spending((*(order * precision / 2 for order in self.orders), math.inf), 0.0)
 
     def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:
-        """Whether all of it keeps to ε and to the share of δ; `slack` is relative, as sums of ε round."""
+        """Return whether all of it keeps to ε and the share of δ; `slack` is relative, as sums of ε round."""
         if spending.failure > self._failure * (1 + slack):
             return False
         return self.epsilon(spending) <= self.limit * (1 + slack)
@@ -117,7 +117,7 @@ class PrivacyFilter:
         return max(0.0, min(float(np.min(by_order)), pure_epsilon))
 
     def largest_pure_charge(self, spending: Spending, *, at_most: float = math.inf) -> float:
-        """The largest ε of a pure charge, up to `at_most`, that would still fit."""
+        """Return the largest ε of a pure charge, up to `at_most`, that would still fit."""
         if not self.fits(spending):
             return 0.0
 
@@ -137,7 +137,7 @@ class PrivacyFilter:
         return min(low, at_most)
 
     def least_gaussian_noise(self, spending: Spending) -> float:
-        """The least noise multiplier of a Gaussian charge that would still fit; infinite where none does."""
+        """Return the least noise multiplier of a Gaussian charge that would fit; infinite where none does."""
 
         def accepts(precision: float) -> bool:
             return self.fits(spending + self._of_gaussian(precision))

@@ -43,7 +43,7 @@ _MOST_STEPS, _CLOSE = 60, 1e-12  # of Newton's method
 
 
 def composed(parts: dict[DpEvent, int], relation: Relation, interval: float) -> LossDistribution:
-    """The loss of all releases of a plan, each as often as `parts` says, on a grid of this interval."""
+    """Return the loss of all releases of a plan, each as often as `parts` says, on a grid of this interval."""
     alike = [_composed_atom(part, count, relation, interval) for part, count in parts.items()]
     return reduce(lambda one, other: one.compose(other), alike)
 
@@ -66,7 +66,7 @@ def _dense(losses: LossDistribution) -> LossDistribution:
 
 @singledispatch
 def loss_distribution(event: DpEvent, relation: Relation, interval: float) -> LossDistribution:
-    """The privacy loss distribution of one release."""
+    """Return the privacy loss distribution of one release."""
     raise NotPrivate(f"no privacy loss distribution is known for {type(event).__name__}; ask for its RDP")
 
 
@@ -131,7 +131,7 @@ class _Mixture:
         self._constants = np.log(chances) - self._shifts**2 / (2 * self._variance)
 
     def where(self, levels: Levels) -> Levels:
-        """The point x at which the mixture is e^level times as dense as noise alone; NaN where it nowhere is.
+        """Return the point x at which the mixture is e^level times as dense as noise alone; NaN where there is none.
 
         Without what is not moved, that is Σ pᵢ·e^{sᵢx/σ² − sᵢ²/2σ²} = e^level − (1 − q). The sum's logarithm is
         convex in x and above each of its terms, so that Newton's steps from where the first of them is as large

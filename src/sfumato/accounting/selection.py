@@ -32,14 +32,10 @@ LOGARITHMIC = 0.0
 
 
 def best_of(trial: DpEvent, mean_trials: float) -> DpEvent:
-    """The best of a random number of trials, each of them `trial`; the number has this mean.
+    """Return the best of a random number of trials, each of them `trial`; the number has this mean.
 
     Args:
         trial: What one trial releases.
-        mean_trials: The mean of the secret number of trials, above 1.
-
-    Returns:
-        One event for all trials and the choice of the best.
 
     >>> from sfumato.accounting import GaussianEvent
     >>> best_of(GaussianEvent(4.0), 10.0).mean
@@ -71,14 +67,10 @@ def trial_parameter(mean_trials: float) -> float:
 
 
 def draw_trials(mean_trials: float, sampler: Sampler) -> int:
-    """A secret number of trials, K ≥ 1, by inversion of a uniform draw.
+    """Return a secret number of trials, K ≥ 1, by inversion of a uniform draw.
 
     Args:
-        mean_trials: The mean of the number, above 1.
         sampler: The secret stream; the number must not be known.
-
-    Returns:
-        The number of trials to run.
 
     >>> from sfumato.randomness import SecretStream
     >>> draw_trials(5, SecretStream()) >= 1
@@ -97,16 +89,10 @@ def draw_trials(mean_trials: float, sampler: Sampler) -> int:
 def calibrate_selection(
     make_trial: Callable[[float], DpEvent], budget: Budget, *, mean_trials: float, guess: float = 1.0
 ) -> float:
-    """The least noise at which the best of the trials `make_trial(noise)` fits `budget`.
+    """Return the least noise at which the best of the trials `make_trial(noise)` fits `budget`.
 
     Args:
         make_trial: Gives the event of one trial for a noise multiplier.
-        budget: What all trials together may cost.
-        mean_trials: The mean of the secret number of trials.
-        guess: A noise multiplier of the right order of magnitude.
-
-    Returns:
-        The noise multiplier.
 
     >>> from sfumato.accounting import Budget, GaussianEvent
     >>> calibrate_selection(GaussianEvent, Budget(epsilon=3, delta=1e-5), mean_trials=5) > 1

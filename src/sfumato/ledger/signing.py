@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +81,15 @@ class PrivateKey:
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> PrivateKey:
         """Write a new private key, readable by its owner only, and `path`.pub beside it; overwrite neither."""
+        from cryptography.hazmat.primitives import serialization as form
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         key, private, public = Ed25519PrivateKey.generate(), Path(path), Path(f"{os.fspath(path)}.pub")
-        _write_new(private, _private_pem(key), readable=False)
+        pem = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+        _write_new(private, pem, readable=False)
+        pem = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
         try:
-            _write_new(public, _public_pem(key), readable=True)
+            _write_new(public, pem, readable=True)
         except BaseException:
             private.unlink()
             raise
@@ -96,9 +100,7 @@ class PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        def load(pem: bytes) -> Any:
-            return load_pem_private_key(pem, password=None)
-
+        load = partial(load_pem_private_key, password=None)
         return cls(_read_key(path, load, Ed25519PrivateKey, "private"))
 
     def sign(self, purpose: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,22 +184,6 @@ def _read_key(path: str | os.PathLike[str], load: Callable[[bytes], Any], kind: 
     )
 
 
-def _private_pem(key: Ed25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _public_pem(key: Ed25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-
-
 def _write_new(path: Path, content: bytes, *, readable: bool) -> None:
     try:
         write_new(path, content, readable=readable)
@@ -270,9 +256,6 @@ def trusted_keys(given: PublicKey, statements: Iterable[KeyStatement]) -> frozen
     Args:
         given: The key that the reader was given.
         statements: All rotations and revocations that the reader has.
-
-    Returns:
-        The ids.
 
     Raises:
         NotVerified: If a key names two successors: two people have it.

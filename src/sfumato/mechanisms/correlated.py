@@ -46,14 +46,11 @@ class CorrelatedNoise(NoiseSource, Protocol):
 
 
 def correlated_noise(noise: Noise, sampler: Sampler) -> CorrelatedNoise | None:
-    """The source of a kind of noise; None for independent noise, which is the sampler's own.
+    """Return the source of a kind of noise; None for independent noise, which is the sampler's own.
 
     Args:
         noise: How the noise of a step follows from that of earlier ones.
         sampler: The secret stream behind all draws.
-
-    Returns:
-        A source to draw from once in each step of one run, or None.
 
     >>> from sfumato.randomness import SecretStream
     >>> source = correlated_noise(LambdaCGD(cancelled=0.5), SecretStream())

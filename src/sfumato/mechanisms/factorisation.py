@@ -51,11 +51,11 @@ class Independent:
     kind: ClassVar[str] = "independent"
 
     def column(self, steps: int) -> Floats:
-        """The first column of C."""
+        """Return the first column of C."""
         return np.ones(1)
 
     def inverse(self, steps: int) -> Floats:
-        """The first column of C⁻¹: the noise of step t is Σᵢ inverse[i]·z_{t−i}."""
+        """Return the first column of C⁻¹: the noise of step t is Σᵢ inverse[i]·z_{t−i}."""
         return np.ones(1)
 
 
@@ -176,7 +176,7 @@ def sensitivity(noise: Noise, *, steps: int, steps_a_pass: int) -> float:
 
 
 def prefix_error(noise: Noise, *, steps: int, steps_a_pass: int) -> float:
-    """The root mean square error of the sums up to each step, at noise that costs as much as σ = Δ once.
+    """Return the root mean square error of the sums up to each step, at noise that costs as much as σ = Δ once.
 
     >>> plan = {"steps": 400, "steps_a_pass": 100}
     >>> prefix_error(Banded(bands=16), **plan) < 0.5 * prefix_error(INDEPENDENT, **plan)
@@ -190,7 +190,7 @@ def prefix_error(noise: Noise, *, steps: int, steps_a_pass: int) -> float:
 
 
 def chosen_noise(kind: str, *, steps: int, steps_a_pass: int) -> Noise:
-    """The noise of one kind whose prefix sums err least, of a short list; from public figures alone.
+    """Return the noise of one kind whose prefix sums err least, of a short list; from public figures alone.
 
     >>> chosen_noise("lambda-cgd", steps=1, steps_a_pass=1)
     LambdaCGD(cancelled=0.0)
@@ -211,7 +211,7 @@ def noise_to_json(noise: Noise) -> dict[str, Any]:
 
 
 def noise_from_json(data: Any) -> Noise:
-    """The noise that a dictionary describes.
+    """Return the noise that a dictionary describes.
 
     >>> noise_from_json(noise_to_json(Banded(bands=4))) == Banded(bands=4)
     True

@@ -61,7 +61,7 @@ class Gaussian:
 
     @classmethod
     def calibrated(cls, *, sensitivity: float, epsilon: float, delta: float, dimension: int = 1) -> Gaussian:
-        """The least noise that costs at most (ε, δ)."""
+        """Return the least noise that costs at most (ε, δ)."""
         multiplier = accounting.gaussian_noise_multiplier(epsilon, delta)
         unit = cls(sensitivity=sensitivity, sigma=sensitivity, dimension=dimension)
         return cls(
@@ -87,7 +87,7 @@ class Gaussian:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Floats: ...
     def release(self, values: float | npt.NDArray[Any], sampler: Sampler) -> float | Floats:
-        """The values with noise, each on the grid."""
+        """Return the values with noise, each on the grid."""
         draw = partial(sampler.discrete_gaussian, self.sigma / self.grid)
         return grids.add_noise(values, self.grid, self.dimension, draw)
 
@@ -155,7 +155,7 @@ class DiscreteGaussian:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Integers: ...
     def release(self, values: int | npt.NDArray[Any], sampler: Sampler) -> int | Integers:
-        """The numbers with noise."""
+        """Return the numbers with noise."""
         whole = grids.check_whole_numbers("values", values)
         noisy = whole + sampler.discrete_gaussian(self.sigma, whole.size).reshape(whole.shape)
         return int(noisy) if noisy.ndim == 0 else noisy

@@ -57,7 +57,7 @@ class Laplace:
 
     @classmethod
     def calibrated(cls, *, sensitivity: float, epsilon: float, dimension: int = 1) -> Laplace:
-        """The least noise that costs at most ε."""
+        """Return the least noise that costs at most ε."""
         _validate.positive("epsilon", epsilon)
         unit = cls(sensitivity=sensitivity, scale=sensitivity, dimension=dimension)
         return cls(
@@ -82,7 +82,7 @@ class Laplace:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Floats: ...
     def release(self, values: float | npt.NDArray[Any], sampler: Sampler) -> float | Floats:
-        """The values with noise, each on the grid."""
+        """Return the values with noise, each on the grid."""
         draw = partial(rounded_laplace, sampler, self.scale / self.grid)
         return grids.add_noise(values, self.grid, self.dimension, draw)
 
@@ -120,7 +120,7 @@ class DiscreteLaplace:
 
     @classmethod
     def calibrated(cls, *, sensitivity: int, epsilon: float) -> DiscreteLaplace:
-        """The least noise that costs at most ε."""
+        """Return the least noise that costs at most ε."""
         _validate.positive("epsilon", epsilon)
         return cls(sensitivity=sensitivity, scale=no_less_noise(sensitivity, epsilon))
 
@@ -132,7 +132,7 @@ class DiscreteLaplace:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Integers: ...
     def release(self, values: int | npt.NDArray[Any], sampler: Sampler) -> int | Integers:
-        """The numbers with noise."""
+        """Return the numbers with noise."""
         whole = grids.check_whole_numbers("values", values)
         noisy = whole + sampler.discrete_laplace(self.scale, whole.size).reshape(whole.shape)
         return int(noisy) if noisy.ndim == 0 else noisy

@@ -100,7 +100,7 @@ class GaussianShares:
         )
 
     def release(self, sums: Integers, sampler: Sampler) -> Integers:
-        """The sums of one party, in grid steps, with its share of the noise: to be masked."""
+        """Return the sums of one party, in grid steps, with its share of the noise: to be masked."""
         if not isinstance(sums, np.ndarray) or sums.dtype != np.int64:
             raise InvalidInput("expected sums in int64 grid steps, got another type; make them with to_grid")
         grids.check_dimension(sums, self.dimension)

@@ -95,7 +95,7 @@ class GridGaussian:
         divisor: float = 1.0,
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """The sums with noise, over `divisor`, as float32: post-processing of whole numbers of grid steps.
+        """Return the sums with noise, over `divisor`, as float32: post-processing of whole grid steps.
 
         Sums in int64 are in grid steps; sums in float32 are in the units of C and are rounded to the grid here.
         With `out`, which takes what is released, the sums are wiped: each is zero as soon as it was read.
@@ -121,7 +121,7 @@ class GridGaussian:
         return released
 
     def draw(self, sampler: NoiseSource) -> Integers:
-        """The noise alone, in grid steps, for sums on another device."""
+        """Return the noise alone, in grid steps, for sums on another device."""
         noise = sampler.rounded_normal(self.sigma / self.grid, self.dimension)
         _require_noise(noise)
         return noise
