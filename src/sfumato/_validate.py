@@ -100,7 +100,7 @@ def text(name: str, value: object, *, remedy: str = "it is shown in statements")
 
 
 def sentences(name: str, value: Iterable[object]) -> tuple[str, ...]:
-    r"""Sentences that name what others have named: what cannot be seen in one is an escape.
+    r"""Return sentences that may hold names from files: hidden characters become escapes.
 
     >>> sentences("caveats", ["left out: free\ntext"])
     ('left out: free\\x0atext',)

@@ -1,7 +1,7 @@
 """The one place where names from files are made fit to be seen: on a terminal, in JSON, in a spreadsheet.
 
-Names of classes, categories, columns and files come from whoever wrote them. A control character in one can
-rewrite what a terminal shows, a line's end can add a line, and a cell that begins with "=" is a formula.
+Names of classes, categories, columns and files come from their authors. A control character in one can
+rewrite the lines of a terminal, a line's end can add a line, and a cell that begins with "=" is a formula.
 """
 
 from __future__ import annotations

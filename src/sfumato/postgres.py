@@ -2,9 +2,9 @@
 
 Other roles of a database may create functions, operators and types beside ours. A connection searches for names
 in `pg_catalog` alone, from its first statement on, so that none of theirs is called. `pg_temp` is named last,
-as PostgreSQL would otherwise search it first. What is attached to a table itself (views, triggers, rules, row
-security, expressions of indexes) runs whatever the path, and its owner may attach it at any time: the owners of
-a table, its parts and its schema must be trusted, and so must those of the functions that they attached.
+as PostgreSQL would otherwise search it first. Code that is attached to a table itself (views, triggers, rules,
+row security, expressions of indexes) runs under every path, and its owner may attach it at any time: the owners
+of a table, its parts and its schema must be trusted, and so must those of the functions that they attached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PINNED = {
     "lock_timeout": "1min",
     "statement_timeout": "0",
 }
-"""Settings by which a statement is understood, whatever defaults a role or a database has for them."""
+"""Settings by which a statement is understood, under all defaults of a role or a database."""
 
 _BUILT_IN = (
     "bool", "int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar", "bpchar", "uuid", "date",

@@ -46,7 +46,7 @@ _LARGE = 1 << 17  # draws from which several threads pay off
 _LEAST_EXACT = 2.0**-8  # scale from which whole numbers of 64 bits hold all that exact draws need
 _UNSURE = 2.0**-47  # how near a uniform number must be to a chance for more bits to be looked at
 _KEY_BYTES = 32  # an AES-128 key and the counter to begin with
-_NOTHING = memoryview(bytes(8 * _BLOCK))  # what a cipher adds to is its own stream
+_NOTHING = memoryview(bytes(8 * _BLOCK))  # a cipher adds its stream to zeros
 _FROM_ONE_TO_TWO = np.uint64(0x3FF << 52)  # sign and exponent of doubles in [1, 2)
 _WORDS = 624  # of 32 bits, in the state of a Mersenne twister
 _TORCH_HEAD = 24  # bytes before the words in the state that torch gives
@@ -119,9 +119,9 @@ def secret_global_generators(sampler: Sampler, device: torch.device | None = Non
     """Key torch's, NumPy's and Python's global generators from `sampler` within the block.
 
     Of torch's those of the CPU, of every CUDA device, and of `device`. All code that draws from them, such as
-    dropout and augmentation, is then as unpredictable as the noise, whatever seed was set outside. NumPy's and
-    Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state. Afterwards each goes on
-    where it was. A generator that code makes for itself is beyond reach.
+    dropout and augmentation, is then as unpredictable as the noise, under any seed that was set outside.
+    NumPy's and Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state. Afterwards each
+    goes on where it was. A generator that code makes for itself is beyond reach.
     """
     import torch
 
@@ -172,8 +172,8 @@ def secret_torch_generator(sampler: Sampler) -> torch.Generator:
 class FreshGenerators:
     """Key the global generators secretly within a `with` block, and anew by `refresh`.
 
-    Code that is called item by item may seed them, from values of an item; the next item would draw what
-    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since.
+    Code that is called item by item may seed them, from values of an item; the next item would draw the
+    numbers that follow. `refresh` keys them anew if one, of the CPU or of `device`, was used or seeded since.
 
     >>> with FreshGenerators() as generators:
     ...     random.seed(0)

@@ -11,8 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PAGES = Path(__file__).parents[2] / "docs" / "reference" / "python"
-PACKAGES = sorted(page.stem for page in PAGES.glob("*.md"))
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
+PACKAGES = [
+    name.removeprefix("sfumato.")
+    for name in re.findall(r"^::: (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 # Classes whose methods are documented as functions are: what users call directly.
 WITH_METHODS = {

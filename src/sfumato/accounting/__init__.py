@@ -1,8 +1,8 @@
 """Events → ε and δ → calibration; dp-accounting does the mathematics.
 
-An event says what was done; accounting says what it costs. Privacy loss distributions (PLD) price a plan fixed
-in advance, exactly; Rényi divergences (RDP) are the cross-check, and what the filter for adaptive spending
-counts in.
+An event states a release; accounting computes its cost. Privacy loss distributions (PLD) price a plan fixed
+in advance, exactly; Rényi divergences (RDP) are the cross-check, and the unit of the filter for adaptive
+spending.
 
 Terms:
     event: The release.

@@ -100,7 +100,7 @@ def event_from_json(data: Any) -> DpEvent:
     The parameters' ranges are checked, too, so that an event that was read can be priced.
 
     Args:
-        data: What `event_to_json` gave.
+        data: A dictionary of `event_to_json`.
 
     Raises:
         InvalidInput: If a field is missing, of another type or out of its range.

@@ -1,7 +1,7 @@
 """Releases as frozen values: dp-accounting's events, and five that it lacks; neighbouring relations, budgets.
 
 Every noise multiplier is noise / sensitivity *under the relation in force*: under replace-one the sensitivity
-of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that. A sum that is sampled needs
+of a sum of vectors of norm ≤ C is 2C, and the maker of the event divides by that. A sum that is sampled needs
 more than its sensitivity to be priced under replace-one: see `ClippedGaussianEvent`.
 """
 
@@ -75,7 +75,7 @@ RepeatAndSelectEvent = dp_event.RepeatAndSelectDpEvent
 
 
 class Relation(StrEnum):
-    """Which data sets are neighbours: what privacy hides the difference of.
+    """The pairs of data sets whose difference privacy hides.
 
     ADD_REMOVE: one unit is in one data set and not in the other. REPLACE_ONE: one unit has other values; the
     number of units is public. ZERO_OUT: one unit's values are blanked; the number of units is public.
@@ -222,15 +222,15 @@ class ClippedGaussianEvent(GaussianEvent):
     *The worst pair* for vectors of norm ≤ C is (1−q)N(0, σ²) + qN(±C, σ²). *Proof.* Given the other units'
     draws, the laws are P = (1−q)N(0) + qN(u) and Q = (1−q)N(0) + qN(v), ‖u‖, ‖v‖ ≤ C. At a level α ≥ 1 their
     hockey-stick divergence is q·max (N(u) − αN(v) − βN(0))(S) over sets, β = (α−1)(1−q)/q; the best S is where
-    α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: whoever adds a w with ⟨w, u⟩ ≥ 0 and ⟨w, v−u⟩ ≤ 0 to a
-    point of S stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
+    α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: a point of S plus a w with ⟨w, u⟩ ≥ 0 and
+    ⟨w, v−u⟩ ≤ 0 stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
     such: turning v away from u, at its length, never lowers the divergence, until v = −κu. (Where u = 0 or v
     lies along u there is nothing to turn: move it a little first, in a further dimension if need be, as the
     divergence is continuous.) On that line S is a ray, x ≥ t along u; more of v against u, and more of u, each
     raise the divergence up to C. For α < 1 exchange P and Q, as the pair is symmetric. Such pairs compose,
     however adaptively the releases are chosen (Zhu, Dong, Wang 2022, theorem 10). The pair is that of Lebeda,
     Regehr, Kamath, Steinke 2024 ("Avoiding pitfalls for privacy accounting of subsampled mechanisms under
-    composition"); what sampling does to δ is in Balle, Barthe, Gaboardi 2018.
+    composition"); the effect of sampling on δ is in Balle, Barthe, Gaboardi 2018.
 
     Attributes:
         noise_multiplier: Noise / C; under replace-one noise / 2C.

@@ -21,7 +21,7 @@ _APPROXIMATE_SHARE = 0.1  # of δ, for charges of which only (ε, δ) is known
 
 @dataclass(frozen=True)
 class Spending:
-    """What the charges so far add up to, in the units the filter counts in."""
+    """The sum of the charges so far, in the units of the filter."""
 
     divergences: tuple[float, ...]
     failure: float
@@ -83,7 +83,7 @@ class PrivacyFilter:
         return Spending((0.0,) * (len(self.orders) + 1), 0.0)
 
     def spending(self, event: DpEvent) -> Spending:
-        """What `event` counts, the pure ε last; an ApproximateEvent is split into its ε and its δ."""
+        """Return the figures of `event`, the pure ε last; an ApproximateEvent is split into its ε and its δ."""
         relation = self.budget.relation
         if not self.orders:
             return Spending((epsilon(event, 0.0, relation=relation),), 0.0)
@@ -95,11 +95,11 @@ class PrivacyFilter:
         return Spending((*divergences, epsilon(known, 0.0, relation=relation)), failure)
 
     def _of_pure(self, value: float) -> Spending:
-        """What `spending(pure(value))` gives, without a look at what the event may be."""
+        """Return `spending(pure(value))`, without the checks of an event."""
         return Spending((*pure_divergences(value, np.array(self.orders)).tolist(), value), 0.0)
 
     def _of_gaussian(self, precision: float) -> Spending:
-        """What a Gaussian release of noise 1/√precision counts, α/2σ² at each order (Mironov 2017, Prop. 7)."""
+        """Return the figures of a Gaussian release of noise σ = 1/√precision: α/2σ² (Mironov 2017, Prop. 7)."""
         return Spending((*(order * precision / 2 for order in self.orders), math.inf), 0.0)
 
     def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:

@@ -1,4 +1,4 @@
-"""What an ε means, in terms of what an attacker could do."""
+"""The meaning of an ε, by the success of the best attacker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sfumato.errors import LittleProtection
 
 LARGEST_EPSILON = 10.0
 """Beyond it the promise itself says little: an attacker who accuses 1 in 100 of the others may find all but
-1 in 22,000 of the members. What is known of one mechanism can be better than that: Gaussian noise of ε = 10
+1 in 22,000 of the members. Of a single mechanism more may be known: Gaussian noise of ε = 10
 at δ = 1e-5 lets the attacker find less than half."""
 
 LARGEST_DELTA = 1e-3
@@ -94,9 +94,9 @@ def attacker_true_positive_rate(
 
 
 def largest_true_positive_rate(epsilon: float, delta: float, *, false_positive_rate: float = 0.01) -> float:
-    """Return the most true positives any attacker can have on whatever keeps to (ε, δ).
+    """Return the most true positives any attacker can have against a release that keeps to (ε, δ).
 
-    The bound of `attacker_true_positive_rate` where the two figures are all that is known, as of a budget: what
+    The bound of `attacker_true_positive_rate` where the two figures are all that is known, as of a budget: the
     will be charged to it is not known yet.
 
     >>> round(largest_true_positive_rate(1.0, 0.0), 4), round(largest_true_positive_rate(49.0, 1e-5), 4)
@@ -112,7 +112,7 @@ def in_words(true_positive_rate: float, relation: Relation = Relation.ADD_REMOVE
     """Return the attacker's rate at 1% false positives, in one sentence for a reader who is no expert.
 
     Args:
-        true_positive_rate: What `attacker_true_positive_rate` gave at 1% false positives.
+        true_positive_rate: The result of `attacker_true_positive_rate` at 1% false positives.
 
     >>> "1" in in_words(0.0272)
     True

@@ -135,7 +135,7 @@ def _interval(parts: dict[DpEvent, int], epsilon: float, precision: float, relat
     """How finely losses are told apart. A coarser grid only errs upward.
 
     For a large ε the error grows as releases × interval²; for a small one it is relative, a tenth of
-    (interval / standard deviation of one loss)². Whatever is asked, there are at most `_GRID` points. Rounded
+    (interval / standard deviation of one loss)². There are always at most `_GRID` points. Rounded
     down to 1, 2 or 5 times a power of ten, so that near-by questions share their distributions.
     """
     releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent)) or 1
@@ -193,7 +193,7 @@ def _part_reach(part: DpEvent, count: int, relation: Relation) -> float:
 
 @singledispatch
 def pure_epsilon(event: DpEvent, relation: Relation) -> float:
-    """Return the ε at δ = 0 of one release: infinite for what has Gaussian tails."""
+    """Return the ε at δ = 0 of one release: infinite for Gaussian tails."""
     return math.inf
 
 

@@ -1,4 +1,4 @@
-"""Rényi prices: the cross-check of the exact ones, and what the privacy filter counts in (Mironov 2017)."""
+"""Rényi prices: the cross-check of the exact ones, and the unit of the privacy filter (Mironov 2017)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _(event: GaussianSharesEvent, orders: Divergences, relation: Relation) -> Di
 
 
 def _of_shares(event: GaussianSharesEvent, orders: Divergences) -> Divergences:
-    """What it adds that a sum of shares is not a discrete Gaussian, alone or in a mixture with its shift.
+    """Return the part by which a sum of shares is no discrete Gaussian, alone or in a mixture with its shift.
 
     In d coordinates both laws P, Q of a pair of neighbours are within factors e^{±cd} of the ideal ones, c the
     distance: P^α Q^{1−α} is larger by e^{cd(2α−1)} at most, so the divergence by cd·(2α−1)/(α−1).

@@ -1,4 +1,4 @@
-"""What choosing the best of a random number of trials costs (Papernot & Steinke 2022).
+"""The cost of choosing the best of a random number of trials (Papernot & Steinke 2022).
 
 Running a private training K times and keeping the best leaks more than one run, but not K times as much, if K
 is itself random and never told. With K of a truncated negative binomial distribution of shape η and mean m, a
@@ -9,7 +9,7 @@ trial of Rényi divergence ρ(λ) gives, at every order λ and for any λ̂ (the
 γ the distribution's parameter. Of the shapes, η = 0 is the cheapest at a given mean of five trials or more:
 the logarithmic distribution, P[K = k] = (1 − γ)ᵏ/(k·ln(1/γ)), k ≥ 1, of mean (1/γ − 1)/ln(1/γ).
 
-*Guarantees* hold if the trials are independent, of one price whatever their settings, and if of all trials only
+*Guarantees* hold if the trials are independent, of one price under all settings, and if of all trials only
 the best one's output is told: not how many there were, nor any other's score.
 """
 
@@ -35,7 +35,7 @@ def best_of(trial: DpEvent, mean_trials: float) -> DpEvent:
     """Return the best of a random number of trials, each of them `trial`; the number has this mean.
 
     Args:
-        trial: What one trial releases.
+        trial: The release of one trial.
 
     >>> from sfumato.accounting import GaussianEvent
     >>> best_of(GaussianEvent(4.0), 10.0).mean

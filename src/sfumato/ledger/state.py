@@ -236,13 +236,13 @@ class State:
         share = replace(self.shares[allocation], account=part)
         return replace(self, whole=whole, shares={**self.shares, allocation: share})
 
-    def _exceeded(self, what: str, allocation: str | None) -> BudgetExceeded:
+    def _exceeded(self, limit: str, allocation: str | None) -> BudgetExceeded:
         spent, left = self.spent, self.left(allocation)
         remedy = "add noise, or ask for fewer releases"
         if self.budget.delta == 0:
             remedy += "; Gaussian noise, as in training, needs a ledger with delta above 0"
         return BudgetExceeded(
-            f"expected a charge that fits {what} at delta={self.budget.delta:g}, got one that does not; "
+            f"expected a charge that fits {limit} at delta={self.budget.delta:g}, got one that does not; "
             f"epsilon_spent={spent:.6g}, epsilon_left={left:.6g}; {remedy}",
             epsilon_spent=spent,
             epsilon_left=left,

@@ -30,7 +30,7 @@ class Gaussian:
     `sensitivity` by at most 2⁻¹⁸ of it: rounding, and the step from the discrete to the continuous Gaussian.
     `sensitivity` is the L2 norm by which a neighbouring data set moves the values. `calibrated` solves
     δ = Φ(1/2s − εs) − e^ε Φ(−1/2s − εs) for s = σ/Δ, which holds for every ε; the classical
-    √(2 ln(1.25/δ))/ε does not for ε > 1. Outputs lie on one grid whatever the data. The noise is OpenDP's
+    √(2 ln(1.25/δ))/ε does not for ε > 1. Outputs lie on one grid for all data. The noise is OpenDP's
     exact discrete Gaussian. NaN, infinite and too large values are refused before any noise is drawn. Public:
     sensitivity, sigma, dimension. Secret: the values, the noise.
 

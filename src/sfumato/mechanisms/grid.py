@@ -2,8 +2,8 @@
 
 Floating-point noise leaks its input through which doubles can come out (Mironov 2012, "On significance of
 the least significant bits for differential privacy"). Here a value is first rounded to a grid
-fixed in advance, the noise is a whole number, and their sum is exact: what comes out lies on the same grid
-whatever the data. Multiplying by a power of two is exact, so going to the grid rounds once, coming back at
+fixed in advance, the noise is a whole number, and their sum is exact: the output lies on the same grid
+for all data. Multiplying by a power of two is exact, so going to the grid rounds once, coming back at
 most once, and that is post-processing.
 """
 
@@ -94,7 +94,7 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
 
     Args:
         sums: Whole grid steps, changed in place.
-        values: What is added; finite numbers.
+        values: Finite numbers to add.
         grid: The step, a power of two.
 
     Raises:
@@ -141,7 +141,7 @@ def scalar_grid(sensitivity: float, spread: float) -> float:
 
 
 def sensitivity_on_grid(sensitivity: float, grid: float, spread: float) -> float:
-    """What the sensitivity becomes when both neighbours are rounded: Δ + spread·grid.
+    """Return the sensitivity once both neighbours are rounded: Δ + spread·grid.
 
     `spread` is the norm of (1, …, 1): d in L1, √d in L2, 1 in L∞. With one value whole steps stay whole:
     ⌈Δ/grid⌉·grid.
@@ -200,7 +200,7 @@ def check_whole_numbers(name: str, values: npt.ArrayLike) -> Integers:
 
 
 def check_values(values: npt.NDArray[Any], grid: float, *, steps: int = LIMIT) -> None:
-    """Refuse what is not finite or lies beyond so many grid steps; the message shows no value."""
+    """Refuse values that are not finite or lie beyond so many grid steps; the message shows no value."""
     if values.dtype.kind not in "fiu":
         raise InvalidInput(f"expected values to be real numbers, got values of type {values.dtype}")
     if not _within(values, steps * grid):

@@ -27,7 +27,7 @@ class Laplace:
     and not at all for one value whose sensitivity is a multiple of the grid, such as a count. `sensitivity` is
     the L1 norm by which a neighbouring data set moves the values; moving one value by all of it is the worst
     case (noise with log-concave density; Dong, Roth & Su 2022, "Gaussian differential privacy", on group
-    privacy: values moved one after another are a group). Outputs lie on one grid whatever the data. The noise
+    privacy: values moved one after another are a group). Outputs lie on one grid for all data. The noise
     is exact, from OpenDP's discrete Laplace. NaN, infinite and too large values are refused before any noise is
     drawn. Public: sensitivity, scale, dimension. Secret: the values, the noise.
 

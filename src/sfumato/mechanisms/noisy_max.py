@@ -160,7 +160,7 @@ class NoisyMax:
 
     @property
     def _reach(self) -> float:
-        """By how much a neighbouring data set moves what the noise must hide."""
+        """The distance by which a neighbouring data set moves the counts that the noise hides."""
         step = grids.sensitivity_on_grid(self.sensitivity, self.grid, 1.0)
         if self.noise == "gaussian":
             return step * math.sqrt(self.changed or self.candidates) * DISCRETENESS
