@@ -134,8 +134,8 @@ class _Mixture:
         """Return the point x at which the mixture is e^level times as dense as noise alone, or NaN.
 
         Without the part that is not moved, that is Σ pᵢ·e^{sᵢx/σ² − sᵢ²/2σ²} = e^level − (1 − q). The sum's
-        logarithm is convex in x and above each of its terms, so that Newton's steps from where the first of them is as large
-        come down to the point and never beyond.
+        logarithm is convex in x and above each of its terms, so that Newton's steps from where the first
+        of them is as large come down to the point and never beyond.
         """
         wanted = self._moved(levels)
         found = ((wanted[:, None] - self._constants) / self._shifts).min(axis=1)
