@@ -277,9 +277,12 @@ OWN_NOISE = (
 
 
 def draws_by_own_code(sampler: Any) -> bool:
-    """Return whether a sampler, or one that it draws from, is of a class outside Sfumato."""
+    """Return whether the class of a sampler, one of its methods, or a sampler that it holds is not Sfumato's."""
     held = [each for each in getattr(sampler, "__dict__", {}).values() if hasattr(each, "rounded_normal")]
-    return type(sampler).__module__.partition(".")[0] != "sfumato" or any(map(draws_by_own_code, held))
+    methods = [each for each in vars(type(sampler)).values() if callable(each)]
+    homes = [getattr(each, "__module__", None) or "sfumato" for each in (type(sampler), *methods)]
+    own = any(home.partition(".")[0] != "sfumato" for home in homes)
+    return own or any(map(draws_by_own_code, held))
 
 
 def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:
