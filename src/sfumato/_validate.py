@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 from sfumato.display import visible
@@ -39,56 +40,50 @@ def shown(value: object) -> str:
 
 def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
     """Return a finite float (booleans and text are refused)."""
-    if isinstance(value, bool | str | bytes):
-        raise refusal(name, value, "to be a finite number", remedy)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise refusal(name, value, "to be a finite number", remedy) from error
+    number = math.nan
+    if not isinstance(value, bool | str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
     if not math.isfinite(number):
         raise refusal(name, value, "to be a finite number", remedy)
     return number
 
 
-def positive(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+def _within(
+    name: str, value: SupportsFloat, holds: Callable[[float], bool], expected: str, remedy: str
+) -> float:
     number = real(name, value, remedy=remedy)
-    if number <= 0:
-        raise refusal(name, value, "> 0", remedy)
+    if not holds(number):
+        raise refusal(name, value, expected, remedy)
     return number
+
+
+def positive(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+    return _within(name, value, lambda number: number > 0, "> 0", remedy)
 
 
 def non_negative(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    number = real(name, value, remedy=remedy)
-    if number < 0:
-        raise refusal(name, value, ">= 0", remedy)
-    return number
+    return _within(name, value, lambda number: number >= 0, ">= 0", remedy)
 
 
 def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
     """Return a number in (0, 1]: a rate at which something happens."""
-    number = real(name, value, remedy=remedy)
-    if not 0 < number <= 1:
-        raise refusal(name, value, "in (0, 1]", remedy)
-    return number
+    return _within(name, value, lambda number: 0 < number <= 1, "in (0, 1]", remedy)
 
 
 def delta(name: str, value: SupportsFloat) -> float:
     """Return a δ in [0, 1)."""
-    number = real(name, value)
-    if not 0 <= number < 1:
-        raise refusal(name, value, "in [0, 1)", "δ is a small probability, well below 1 / number of people")
-    return number
+    remedy = "δ is a small probability, well below 1 / number of people"
+    return _within(name, value, lambda number: 0 <= number < 1, "in [0, 1)", remedy)
 
 
 def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = "") -> int:
     """Return a whole number that is at least `least` (floats and booleans are refused)."""
-    if isinstance(value, bool):
-        raise refusal(name, value, f"to be a whole number >= {least}", remedy)
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise refusal(name, value, f"to be a whole number >= {least}", remedy) from error
-    if number < least:
+    number = None
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            number = operator.index(value)
+    if number is None or number < least:
         raise refusal(name, value, f"to be a whole number >= {least}", remedy)
     return number
 

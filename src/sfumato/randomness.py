@@ -277,7 +277,7 @@ OWN_NOISE = (
 
 
 def draws_by_own_code(sampler: Any) -> bool:
-    """Return whether the class of a sampler, one of its methods, or a sampler that it holds is not Sfumato's."""
+    """Return whether the class of a sampler, a method of it, or a sampler that it holds is not Sfumato's."""
     held = [each for each in getattr(sampler, "__dict__", {}).values() if hasattr(each, "rounded_normal")]
     methods = [each for each in vars(type(sampler)).values() if callable(each)]
     homes = [getattr(each, "__module__", None) or "sfumato" for each in (type(sampler), *methods)]

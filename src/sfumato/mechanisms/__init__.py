@@ -2,6 +2,12 @@
 
 A mechanism states its cost (`event()`) before it touches data, and draws from the `Sampler` that it is
 handed. Wrong values are refused before any noise is drawn.
+
+Terms:
+    values: Finite numbers.
+    whole: Whole grid steps.
+    grid: The step, a power of two.
+    sampler: The secret stream behind all draws.
 """
 
 from sfumato.mechanisms.correlated import CorrelatedNoise, correlated_noise

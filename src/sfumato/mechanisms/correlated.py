@@ -50,7 +50,6 @@ def correlated_noise(noise: Noise, sampler: Sampler) -> CorrelatedNoise | None:
 
     Args:
         noise: How the noise of a step follows from that of earlier ones.
-        sampler: The secret stream behind all draws.
 
     >>> from sfumato.randomness import SecretStream
     >>> source = correlated_noise(LambdaCGD(cancelled=0.5), SecretStream())

@@ -68,10 +68,6 @@ def to_grid(values: npt.ArrayLike, grid: float) -> Integers:
     *Guarantees*: |to_grid(x) − to_grid(y)| ≤ ⌈|x − y| / grid⌉ (halves always go up, so a shift by whole grid
     steps stays one). NaN, infinities and values beyond 2⁶² steps are refused; the message shows no value.
 
-    Args:
-        values: Finite numbers.
-        grid: The step, a power of two.
-
     Returns:
         Whole grid steps, of the same shape.
 
@@ -94,8 +90,6 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
 
     Args:
         sums: Whole grid steps, changed in place.
-        values: Finite numbers to add.
-        grid: The step, a power of two.
 
     Raises:
         InvalidInput: If a value is NaN or infinite.
@@ -121,10 +115,6 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
 
 def from_grid(whole: Integers, grid: float) -> Floats:
     """whole · grid, as doubles: exact below 2⁵³ steps, rounded once above.
-
-    Args:
-        whole: Whole grid steps.
-        grid: The step, a power of two.
 
     Returns:
         The values.
