@@ -317,6 +317,7 @@ class Classifier:
         on_step: Watch = lambda trainer: None,
         on_epoch: Callable[[EpochReport], None] | None = None,
         finish: bool = False,
+        accept_new_graph: bool = False,
     ) -> Trained:
         """Charge the ledger, train, release.
 
@@ -330,6 +331,8 @@ class Classifier:
             on_step: Called after each step.
             on_epoch: Called after each epoch, with what may be published.
             finish: Take no further step: end the interrupted run in `out` at its last checkpoint.
+            accept_new_graph: Go on with an interrupted run although its code has another graph than before, or
+                torch another version.
 
         Returns:
             The released classifier and what it cost.
@@ -383,6 +386,7 @@ class Classifier:
             sampler=sampler,
             on_epoch=on_epoch,
             finish=finish,
+            accept_new_graph=accept_new_graph,
             units=one_each(rows),
             views=self.views,
         )

@@ -62,6 +62,10 @@ def save_checkpoint(
         path: The file to write.
         scheduler: A learning-rate scheduler to save as well.
 
+    Raises:
+        Refused: If model, loss and views have another graph than that of the steps so far, as where an inner
+            function reads a global name that has changed. Nothing is written, and the ledger is told nothing.
+
     ```python
     for batch in trainer.batches(data):
         trainer.step(batch, loss_fn)
@@ -71,6 +75,7 @@ def save_checkpoint(
     """
     if not trainer.peers.leads:
         return
+    trainer.check_graph()
     target, state = Path(path), trainer.state
     trainer.past_noise_beside.add(target)
     past_noise = keep_past_noise(target, state.past_noise)
@@ -93,7 +98,11 @@ def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> No
 
 
 def resume(
-    trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None
+    trainer: PrivateTrainer,
+    path: str | os.PathLike[str],
+    *,
+    scheduler: Scheduler | None = None,
+    accept_new_graph: bool = False,
 ) -> None:
     """Put a fresh trainer of the same plan where the checkpoint was; its noise will be new.
 
@@ -104,6 +113,8 @@ def resume(
         trainer: A trainer of the same plan, model and ledger that has taken no step.
         path: What `save_checkpoint` wrote.
         scheduler: The scheduler whose state was saved.
+        accept_new_graph: Go on although model, loss and views have another graph than before, or torch another
+            version; without it the next step is refused.
 
     Learning rate, momentum and the like are those of the checkpoint; a warning says so where the optimizer was
     made with others.
@@ -118,12 +129,18 @@ def resume(
     ```
     """
     given = trainer.setup
-    go_on(trainer, path, scheduler=scheduler)
+    go_on(trainer, path, scheduler=scheduler, accept_new_graph=accept_new_graph)
     if trainer.peers.leads:
         warn_that_kept_go_on(trainer.setup, given, setup_of(trainer.optimizer))
 
 
-def go_on(trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> None:
+def go_on(
+    trainer: PrivateTrainer,
+    path: str | os.PathLike[str],
+    *,
+    scheduler: Scheduler | None = None,
+    accept_new_graph: bool = False,
+) -> None:
     """As `resume`, without a word on the settings of the optimizer, which are then those of the checkpoint."""
     target, reservation, charge, content = Path(path), None, None, b""
     with trainer.peers.together("to take the run up", resumes=True):
@@ -137,7 +154,10 @@ def go_on(trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: S
             content = _bytes(target)
     content = trainer.peers.share_bytes(content)
     with trainer.peers.together("to read its checkpoint", resumes=True):
-        _load(trainer, content, target, reservation or charge, scheduler)
+        state = _load(trainer, content, target, reservation or charge, scheduler)
+        trainer.take_up(state, accept_new_graph=accept_new_graph)
+    if trainer.peers.leads:
+        trainer.past_noise_beside.add(target)
     trainer.keeps_checkpoints = True
 
 
@@ -157,7 +177,7 @@ def _load(
     target: Path,
     paid: Reservation | Charge | None,
     scheduler: Scheduler | None,
-) -> None:
+) -> TrainerState:
     tensors, record = _parsed(content, target)
     _check_plan(trainer, record, target)
     if record["reservation"] is not None and trainer.ledger is None and trainer.peers.leads:
@@ -172,7 +192,7 @@ def _load(
             raise Refused(f"expected {target} to hold a scheduler; save_checkpoint(…, scheduler=) keeps one")
         scheduler.load_state_dict(record["scheduler"])
     kept = record.get("past_noise") if trainer.peers.leads and not isinstance(paid, Charge) else None
-    state = TrainerState(
+    return TrainerState(
         step=record["step"],
         clip_norm=record["clip_norm"],
         average=_under("average", tensors),
@@ -185,10 +205,8 @@ def _load(
         eta=record.get("eta"),
         views=record.get("views"),
         setup=record.get("setup", {}),
+        graph=record.get("graph", {}),
     )
-    trainer.take_up(state)
-    if trainer.peers.leads:
-        trainer.past_noise_beside.add(target)
 
 
 def can_resume(path: str | os.PathLike[str], ledger: Ledger | None) -> bool:
@@ -245,6 +263,7 @@ def _content(
         "eta": state.eta,
         "views": state.views,
         "setup": dict(state.setup),
+        "graph": dict(state.graph),
     }
     whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})

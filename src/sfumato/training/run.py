@@ -129,6 +129,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     stopping: EarlyStopping | None = None,
     finish: bool = False,
+    accept_new_graph: bool = False,
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
@@ -167,6 +168,8 @@ def train(
         stopping: Measure on records kept out after each epoch, at a price, and stop when they no longer gain.
         finish: Take no further step: end the interrupted run in `out` at its last checkpoint, and release that.
             Its price is that of a run that was stopped.
+        accept_new_graph: Go on with an interrupted run although model, loss and views have another graph than
+            before, or torch another version.
 
     Returns:
         The model, its cost, its certificate, and accuracy on `test`.
@@ -204,7 +207,7 @@ def train(
     if stopping is not None:
         trainer.rest_on(stopping.held.rows.chosen)
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
-    history = _take_up(trainer, folder, None if finish else data)
+    history = _take_up(trainer, folder, None if finish else data, accept_new_graph=accept_new_graph)
     _check_stopping(trainer, history, stopping, ends=finish)
 
     def tell_epoch() -> None:
@@ -320,7 +323,9 @@ def write_run(
     forget_rows(folder.private)
 
 
-def _take_up(trainer: PrivateTrainer, folder: RunFolder | None, data: Any) -> list[EpochReport]:
+def _take_up(
+    trainer: PrivateTrainer, folder: RunFolder | None, data: Any, *, accept_new_graph: bool
+) -> list[EpochReport]:
     """Go on from the folder's checkpoint, if it has one of this plan, with the same rows, if any are used."""
     if folder is None:
         return []
@@ -333,7 +338,7 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None, data: Any) -> li
     if looks:
         check_rows(data, folder.private)
     given, groups = trainer.setup, [_settings(group) for group in trainer.optimizer.param_groups]
-    go_on(trainer, folder.private / CHECKPOINT)
+    go_on(trainer, folder.private / CHECKPOINT, accept_new_graph=accept_new_graph)
     warn_that_given_go_on(trainer.setup, given)
     trainer.setup = given
     for group, settings in zip(trainer.optimizer.param_groups, groups, strict=True):

@@ -28,3 +28,4 @@ class TrainerState:
     eta: float | None = None  # the largest that any step had
     views: str | None = None  # the name of the views that rows were seen by, "" for none; None: not known
     setup: Mapping[str, Any] = field(default_factory=dict)  # optimizer, learning rate and the like
+    graph: Mapping[str, str] = field(default_factory=dict)  # its digest, and the version of torch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from sfumato.training.callbacks import Callback, Listeners
 from sfumato.training.clipped_sums import ChunkResult
 from sfumato.training.clipping import SMALLEST_NORM, Flat
 from sfumato.training.compiled import as_written
-from sfumato.training.compiler.engine import Engine, engine_for, settings_for
+from sfumato.training.compiler.engine import Engine, settings_for
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
@@ -47,6 +48,12 @@ SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
     "would decide who counts; declare a public example"
 )
+_NEW_GRAPH = (
+    "expected model, loss and views that compute what they did, got another graph of them; their code reads a "
+    "value that has changed since, such as an entry of a dict or a global name in an inner function: make it "
+    "an attribute of the module, or a variable that the loss itself closes over"
+)
+_GRAPHS = 2  # kept for code that alternates, such as two losses
 _LEAST_CHUNK = 32  # rows
 _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
 
@@ -145,7 +152,10 @@ class PrivateTrainer:
         self._owned = Ownership(None)
         self._draws = Draws(plan, self._sampler)
         self._engine: Engine | None = None
-        self._settings: list[Any] = []  # for which it was made
+        self._engines: deque[tuple[list[Any], Engine]] = deque(
+            maxlen=_GRAPHS
+        )  # by the settings for which each was made
+        self._graph_before: Mapping[str, str] = {}  # of steps before a resume, where another is not accepted
         self._prepared_for: Engine | None = None  # for which chunks and η were chosen
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -304,14 +314,30 @@ class PrivateTrainer:
     def _traced(self, data: TrainingData, loss_fn: LossFunction) -> Engine:
         """The graph of model, loss and views; traced again where a setting that it depends on has changed."""
         settings = [*settings_for(self.model, loss_fn, data.example, data.views), data]
-        if self._engine is None or not same_settings(self._settings, settings):
+        found = next((engine for before, engine in self._engines if same_settings(before, settings)), None)
+        if found is None:
             self._check_parameters()
-            self._engine = engine_for(
+            found = Engine(
                 self.model, loss_fn, data.example, views=data.views, public=self._public, data=data.held
             )
-            self._settings = settings
-            self._caveats.update(self._engine.caveats)
-        return self._engine
+            self._engines.appendleft((settings, found))
+            self._caveats.update(found.caveats)
+        if self._graph_before:
+            _check_resumed_graph(self._graph_before, found)
+            self._graph_before = {}
+        self._engine = found
+        return found
+
+    def check_graph(self) -> None:
+        """Trace again, and refuse another graph than that of the steps so far: values in it are stale."""
+        if self._engine is not None and self._steps_done and self._engine.digest_now() != self._engine.digest:
+            raise Refused(f"{_NEW_GRAPH}; go on from the last checkpoint, or begin anew")
+
+    def _graph(self) -> dict[str, str]:
+        """Digest of the graph of the steps so far, and the version of torch that runs it."""
+        if self._engine is None:
+            return dict(self._graph_before)
+        return {"digest": self._engine.digest, "torch": torch.__version__}
 
     def _check_parameters(self) -> None:
         """Refuse a model whose parameters are not those that noise is drawn for and the optimizer moves."""
@@ -420,13 +446,15 @@ class PrivateTrainer:
             eta=self._largest_eta,
             views=self._views,
             setup=self.setup,
+            graph=self._graph(),
         )
 
-    def take_up(self, state: TrainerState) -> None:
+    def take_up(self, state: TrainerState, *, accept_new_graph: bool = False) -> None:
         """Go on from where another run of the same plan was.
 
         Args:
             state: What a checkpoint held.
+            accept_new_graph: Go on although model, loss and views have another graph, or torch another version.
 
         Raises:
             Refused: If this trainer has taken steps of its own, or lacks the noise that the next ones need.
@@ -451,6 +479,7 @@ class PrivateTrainer:
         self._eta_before = state.eta
         self._views = state.views
         self.setup = {**self.setup, **state.setup}
+        self._graph_before = {} if accept_new_graph or not state.step else state.graph
 
     # What it cost
 
@@ -750,6 +779,18 @@ class PrivateTrainer:
         factor = math.exp(min(50.0, max(-50.0, -choice.rate * (fraction - choice.quantile))))
         least = max(norm / _FARTHEST, SMALLEST_NORM)
         self._clip_norm = min(norm * _FARTHEST, max(least, self.clip_norm * factor))
+
+
+def _check_resumed_graph(before: Mapping[str, str], engine: Engine) -> None:
+    """Refuse to go on with another graph than a checkpoint names, or with one that another torch runs."""
+    accept = "or accept the new graph: --accept-new-graph, accept_new_graph=True in Python"
+    if before["torch"] != torch.__version__:
+        raise Refused(
+            f"expected torch {before['torch']}, with which the run began, got {torch.__version__}, whose "
+            f"graphs may compute something else; install the former, {accept}"
+        )
+    if before["digest"] != engine.digest:
+        raise Refused(f"{_NEW_GRAPH}; give the same code and values as before, {accept}")
 
 
 def _sum_on(device: torch.device, parameters: dict[str, nn.Parameter]) -> StepSum:

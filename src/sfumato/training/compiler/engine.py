@@ -171,11 +171,12 @@ class Engine:
         _check_tensors(model)
         check_model(model)
         like = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
-        here = model if self.device == CPU else copy.deepcopy(model).cpu()  # graphs know no device
+        self._like = moved(like, CPU)
         with plain_float32(), _explained(model, *like):
-            self.row = trace(here, loss_fn, *moved(like, CPU), views=views)
+            here = self._on_cpu()
+            self.row = trace(here, loss_fn, *self._like, views=views)
             check_constants(self.row, model, public, data)
-            check_code(self.row, here, loss_fn, moved(like, CPU), views)
+            check_code(self.row, here, loss_fn, self._like, views)
         self._graphs: dict[int, Compiled] = {}
         self._pool = [leaf for leaf in pytree.tree_leaves(random_rows(like, POOL)) if isinstance(leaf, Tensor)]
         self._pool = moved(self._pool, self.device)
@@ -346,13 +347,17 @@ class Engine:
 
     @property
     def digest(self) -> str:
-        """Tells the graph and its constants from others, by code and values, not by places of files."""
-        found = hashlib.blake2b(str(self.row.graph.graph).encode())
-        for constant in self.row.constants.values():
-            found.update(
-                constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            )
-        return found.hexdigest()
+        """Digest of the graph and its constants, by code and values, not by places of files."""
+        return _digest(self.row)
+
+    def digest_now(self) -> str:
+        """Return the digest of a fresh trace; another one: the code reads values that have changed."""
+        with plain_float32(), _explained(self.model, *self._like):
+            return _digest(trace(self._on_cpu(), self.loss_fn, *self._like, views=self.views))
+
+    def _on_cpu(self) -> nn.Module:
+        """Return the model, or a copy on the CPU: graphs know no device."""
+        return self.model if self.device == CPU else copy.deepcopy(self.model).cpu()
 
     def prepare(self, expected: float, *, spread: float = 0.0) -> None:
         """Try the blocks of as many units of one row as are expected, `spread` more and fewer included."""
@@ -501,6 +506,13 @@ def settings_for(
         str(spec),
         str(torch.get_default_dtype()),
     ]
+
+
+def _digest(row: Row) -> str:
+    found = hashlib.blake2b(str(row.graph.graph).encode())
+    for constant in row.constants.values():
+        found.update(constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _check_tensors(model: nn.Module) -> None:
