@@ -8,7 +8,7 @@ from sfumato.accounting import Budget
 from sfumato.errors import Refused
 from sfumato.ledger import Ledger
 from sfumato.training import PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0)
 NAME = "c.safetensors"
