@@ -19,7 +19,7 @@ from sfumato.errors import DataCorrupted, InvalidInput, NotVerified, Refused, Re
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.training import AdaptiveClipping, PrivateTrainer, TrainingPlan, resume, save_checkpoint
-from sfumato.training.past_noise import read_past_noise
+from sfumato.training.checkpoint import read_past_noise
 
 PLAN = TrainingPlan(
     sample_rate=0.25,

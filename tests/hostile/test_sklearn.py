@@ -21,7 +21,7 @@ from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScore
 from sfumato.errors import LedgerError, RelationMismatch
 from sfumato.learn.table import PrivateRegressor
 from sfumato.mechanisms import DiscreteLaplace
-from sfumato.training.sources import ITEMS_BY_OWN_CODE
+from sfumato.training.data import ITEMS_BY_OWN_CODE
 
 X = np.linspace(-3, 3, 120)[:, None] * np.array([1.0, -2.0])
 Y = (X[:, 0] > 0).astype(np.int64)

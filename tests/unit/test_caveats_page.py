@@ -18,7 +18,7 @@ import pytest
 
 import sfumato
 from sfumato.ledger.certificate import UNRECORDED
-from sfumato.training.sources import ITEMS_BY_OWN_CODE
+from sfumato.training.data import ITEMS_BY_OWN_CODE
 
 SOURCE = Path(sfumato.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "caveats.md"

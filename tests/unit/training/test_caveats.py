@@ -23,7 +23,7 @@ from sfumato.training import (
     resume,
     save_checkpoint,
 )
-from sfumato.training.sources import ITEMS_BY_OWN_CODE
+from sfumato.training.data import ITEMS_BY_OWN_CODE
 from sfumato.training.trainer import SHAPE_READ
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)

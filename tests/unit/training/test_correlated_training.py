@@ -17,7 +17,7 @@ from sfumato.mechanisms import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.factorisation import sensitivity
 from sfumato.randomness import SecretStream
 from sfumato.training import PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
-from sfumato.training.order import FixedOrder
+from sfumato.training.sampling import FixedOrder
 
 PLAN = TrainingPlan(
     sample_rate=0.25,

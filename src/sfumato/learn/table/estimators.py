@@ -15,7 +15,7 @@ from sfumato.errors import InvalidInput
 from sfumato.learn.table.run import TableRun, TableTraining
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
-from sfumato.training.sources import ITEMS_BY_OWN_CODE
+from sfumato.training.data import ITEMS_BY_OWN_CODE
 
 Bounds = tuple[npt.ArrayLike, npt.ArrayLike]
 
