@@ -1,9 +1,10 @@
 """Checkpoints: one safetensors file, tensors and JSON, whole or not there; loading one runs no code.
 
-A release is what a durable checkpoint holds. A file is written under a name of its own, then the ledger is told
-its digest, and only then does it get the checkpoint's name. Until the ledger has been told, figures and weights
-of the steps since the last checkpoint are *not yet released*: do not pass them on. Steps that a crash took away
-before that left no output; they are taken again with fresh samples and fresh noise, and cost nothing more.
+A release is the content of a durable checkpoint. A file is written under a name of its own, then the ledger is
+told its digest, and only then does it get the checkpoint's name. Until the ledger has been told, figures and
+weights of the steps since the last checkpoint are *not yet released*: do not pass them on. Steps that a crash
+took away before that left no output; they are taken again with fresh samples and fresh noise, and cost nothing
+more.
 
 The first checkpoint, of step 0, is written inside the transaction that reserves the plan, and before a row is
 touched (`keep_from_start`): whenever the process dies, the same command goes on under the same reservation, or

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sfumato.training.trainer import PrivateTrainer
 
 _KEY_BYTES = 32
-_FAILED, _RESUMES = 1, 2  # what ranks say to each other after a part of the work
+_FAILED, _RESUMES = 1, 2  # words of ranks to each other after a part of the work
 
 
 class Aggregation(Protocol):

@@ -33,9 +33,9 @@ class NoisySum:
     """Adds up chunk sums, a few in float32 and these on the mechanism's grid, and releases the noised total.
 
     *Guarantees*: whole-number addition has no order, so one unit changes only its own chunk and the few joined
-    with it; what joining rounds is in `joining_error`. `release` draws noise for every coordinate or raises,
-    and wipes the sum as it reads it. A sum without noise is never in memory that is handed out. Sums of an
-    accelerator are joined there; grid and noise are the CPU's.
+    with it; the rounding of joining is in `joining_error`. `release` draws noise for every coordinate or
+    raises, and wipes the sum as it reads it. A sum without noise is never in memory that is handed out. Sums of
+    an accelerator are joined there; grid and noise are the CPU's.
 
     Where the step has few chunks they are rounded, noised and scaled block by block in the cache, and the
     int64 total, eight bytes a parameter, is never touched.

@@ -137,7 +137,7 @@ def carried(optimization: Optimization, plan: TrainingPlan, weights: int) -> flo
     m that goes on to 1/(1 − m) times as much. Steps are independent, so that T of them carry the weights by
     about rate/(1 − m) · σC/B · √(T·d). Adam divides a gradient by its own size, which is that of the noise:
     rate·√(T·d). Plan and number of weights are public. The weights of a small network begin with a length of 5
-    to 7; carried by many times that they have forgotten what was learned (`python bench/learning_rate.py`).
+    to 7; carried by many times that they keep nothing of the data (`python bench/learning_rate.py`).
     """
     squares = [optimization.factor_at(share) ** 2 for share in np.linspace(0, 1, 100, endpoint=False)]
     steps = optimization.highest_rate * math.sqrt(np.mean(squares))

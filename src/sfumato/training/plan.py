@@ -67,7 +67,7 @@ class NoiseShares:
         dimension: How many parameters are trained.
         holders_per_unit: m, with how many holders one unit may be at most. Each clips and samples it by itself,
             and the price is that of m releases under an m-th of the noise's variance each.
-        margin: By what share of C rounding may lengthen a unit's gradient, the same at all parties.
+        margin: The share of C by which rounding may lengthen a unit's gradient, the same at all parties.
 
     >>> shares = NoiseShares(count=5, dimension=1000)
     >>> plan = TrainingPlan(
@@ -360,7 +360,7 @@ class TrainingPlan:
         return accounting.repeat(accounting.poisson_sampled(self.sample_rate, part), holders_per_unit)
 
     def _event_of_passes(self, passes: int) -> DpEvent:
-        """A unit takes part once in each pass; what that moves in the whole pass is one Gaussian release."""
+        """Return the event of passes: each is one Gaussian release, in which a unit takes part once."""
         if isinstance(self.noise, Independent):
             return accounting.repeat(self._step_event(1.0), passes)
         norms = pass_norms(self.noise, steps=self.steps, steps_a_pass=self.steps_an_epoch)

@@ -148,7 +148,7 @@ def train(
         epochs: How often each unit is used, on average; 10 by default.
         expected_batch: How many units a step uses on average; 1024 by default, or all.
         clip_norm: The bound of one unit's gradient; 1 by default.
-        unit: What the units are, such as "person". The Dataset's by default.
+        unit: The privacy unit, such as "person". The Dataset's by default.
         rows_per_unit: How many rows of one unit count.
         learning_rate: The step size of SGD. By default 0.5, or less where the noise would be too much for that.
         optimization: Optimizer, learning rate, momentum and schedule, in place of `learning_rate`. A run that

@@ -128,7 +128,7 @@ def drawn(
 class Batch:
     """One step's units, to be handed to the `step` of the trainer that drew them.
 
-    It tells what was drawn, and is good for that step alone: the step works on the trainer's own record.
+    It shows the draw, and is good for that step alone: the step works on the trainer's own record.
     """
 
     step: int
@@ -222,7 +222,7 @@ class Draws:
         return sorted(self._waiting)
 
     def goes_on(self, drawable: Drawable, *, start: int) -> bool:
-        """Whether numbers of units mean what they did; where they must and do not, it is refused.
+        """Whether numbers of units mean the same units as before; where they must and do not, it is refused.
 
         Raises:
             Refused: If units of other rows were shown and not taken, or a fixed order goes by other rows.

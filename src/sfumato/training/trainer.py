@@ -61,10 +61,10 @@ class PrivateTrainer:
     """Take the steps of a plan: sample, clip each unit's gradient, sum, add noise, let the optimizer move.
 
     Wraps neither the model nor the optimizer. Model, loss and views are traced into a graph first, on tensors
-    without values and on made-up rows; private rows meet the graph and nothing else. What cannot be trained is
-    refused there. Then the whole plan is reserved in the ledger, before the first row is looked at. `finish`
-    settles it to the steps that were started. Figures of steps that neither `save_checkpoint` nor `finish` has
-    told the ledger of are not yet released: do not pass them on.
+    without values and on made-up rows; private rows meet the graph and nothing else. Code that cannot be
+    trained is refused there. Then the whole plan is reserved in the ledger, before the first row is looked at.
+    `finish` settles it to the steps that were started. Figures of steps that neither `save_checkpoint` nor
+    `finish` has told the ledger of are not yet released: do not pass them on.
 
     *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
     moves the weights, or raises; a unit whose gradient is not finite, or that meets a value without a result,
@@ -228,7 +228,7 @@ class PrivateTrainer:
         """
         units = self._check_turn(batch)
         for parameter in self.parameters.values():
-            parameter.grad = None  # whether there is one, or what it is, decides nothing
+            parameter.grad = None  # it decides nothing
         with self.peers.together("to look at its model and loss"):
             engine = self._traced(units.data, loss_fn)
         if self.eta is None or (not self._reserved and self._prepared_for is not engine):
@@ -461,7 +461,7 @@ class PrivateTrainer:
         self.setup = {**self.setup, **state.setup}
         self._graph_before = {} if accept_new_graph or not state.step else state.graph
 
-    # What it cost
+    # Price and certificate
 
     def epsilon(
         self, delta: float, *, beside: DpEvent | None = None, beside_planned: DpEvent | None = None
@@ -511,7 +511,7 @@ class PrivateTrainer:
         beside: DpEvent | None = None,
         beside_planned: DpEvent | None = None,
     ) -> Certificate:
-        """State what the steps so far cost and under which assumptions.
+        """State the price of the steps so far and its assumptions.
 
         With a ledger, call `finish` first: before that the certificate names no charge, and says so.
 
