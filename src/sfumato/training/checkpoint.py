@@ -49,7 +49,7 @@ from torch import Tensor
 
 from sfumato.errors import DataCorrupted, LedgerError, Refused, SettingsChanged
 from sfumato.ledger import Charge, Head, Lease, Ledger, Reservation
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.mechanisms.correlated import Past
 from sfumato.storage import destroy, rename, write_whole
 from sfumato.training.plan import TrainingPlan

@@ -1,142 +1,23 @@
-"""Changes of a ledger, each one transaction: charges, shares, and reservations with their leases.
+"""Reservations: an amount that is spent before a run, marked while it runs, and settled to the part that ran.
 
-A reservation is spent before a run, marked while it runs, and settled to the part that ran.
+A reservation is held under a lease. Each change of it is one transaction of the ledger's log.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sfumato.accounting import DpEvent, NoEvent, Relation, event_from_json, event_to_json
-from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, Refused
+from sfumato.accounting import DpEvent, NoEvent, event_to_json
+from sfumato.errors import InvalidInput, LedgerError, Refused
 from sfumato.ledger.chain import Entry, Head, unseal
-from sfumato.ledger.charge import Charge, Lease, check_part_of, same_releases
+from sfumato.ledger.charge import Charge, Lease, check_part_of, event_in
 from sfumato.ledger.log import Log
-from sfumato.ledger.rule import Tally, counted_event
-from sfumato.ledger.state import State
+from sfumato.ledger.rule import Tally, counted_event, same_releases
 
 if TYPE_CHECKING:
     from sfumato.ledger.ledger import Ledger
-
-
-Body = dict[str, Any]
-"""The fields of an entry but for its price and its sums."""
-
-
-def spend_each(
-    log: Log,
-    wanted: Sequence[tuple[Sequence[Body], DpEvent]],
-    *,
-    spends: Callable[[], None],
-    noted: Callable[[Entry], None] = lambda entry: None,
-) -> list[Entry | BudgetExceeded]:
-    """Write one entry for each event, in one transaction, by the first of its bodies that fits.
-
-    `spends` may refuse before each entry. `noted` is called with each entry before any of them is durable; if
-    it raises, none is written.
-    """
-    # Refusals need no lock: the state read here was the newest at that moment. The events are also priced here,
-    # which takes long for a first plan, before other processes have to wait.
-    now = log.state(log.open_last())
-    refused = [_first_fitting(now, bodies, counted) for bodies, counted in wanted]
-    if all(isinstance(one, BudgetExceeded) for one in refused):
-        return [one for one in refused if isinstance(one, BudgetExceeded)]
-    found: list[Entry | BudgetExceeded] = []
-    with log.writing() as last:
-        for early, (bodies, counted) in zip(refused, wanted, strict=True):
-            before = log.state(last)
-            fitting = early if isinstance(early, BudgetExceeded) else _first_fitting(before, bodies, counted)
-            if isinstance(fitting, BudgetExceeded):
-                found.append(fitting)
-                continue
-            body, after = fitting
-            spends()
-            last = log.append({**body, **_paid(before, body, counted)}, after, last)
-            noted(last)
-            found.append(last)
-    return found
-
-
-def record(log: Log, body: Body, counted: DpEvent, *, spends: Callable[[], None]) -> Entry | None:
-    """Write the charge of an earlier release; None if it broke the budget, which an entry then says.
-
-    `body` is that of a broken budget, and is changed to a charge where there is room.
-    """
-    log.state(log.open_last()).take(counted)  # prices it before other processes have to wait
-    with log.writing() as last:
-        before = log.state(last)
-        after = before.take(counted)
-        spends()
-        if after is None:
-            owed = before.of_whole.owed(before.whole, counted)
-            log.append({**body, "owed": owed if math.isfinite(owed) else None}, before, last)
-            return None
-        price = {name: tally.to_json() for name, tally in before.price(counted, None).items()}
-        return log.append({**body, "kind": "charge", "outside": True, "price": price}, after, last)
-
-
-def set_aside(
-    log: Log, sizes: Mapping[str, float], said: Mapping[str, str], origins: Mapping[str, str]
-) -> None:
-    """Write shares of the budget, all of them or none.
-
-    A share with an origin is known by it: it is written once, under another name where its own is taken.
-    """
-    with log.writing() as last:
-        for name, size in sizes.items():
-            before, origin = log.state(last), origins.get(name)
-            if origin is None:
-                called, words = name, said
-            elif origin not in (known := before.origins()):
-                called, words = before.unused(name), {**said, "origin": origin}
-            elif (made := before.shares[known[origin]].epsilon) == size:
-                continue
-            else:
-                raise InvalidInput(
-                    f"expected the share of origin={origin!r} with its epsilon={made:g}, got epsilon={size:g}; "
-                    "ask for a share with another origin"
-                )
-            body = {"kind": "allocate", "allocation": called, "epsilon": size, **words}
-            last = log.append(body, before.allocate(called, size, origin=origin), last)
-
-
-def _paid(before: State, body: Body, counted: DpEvent) -> Body:
-    """Return the price of a charge; none, and a mark of it, where it is drawn from a plan."""
-    if body["allocation"] in before.plans:
-        return {"drawn": True, "price": {}}
-    prices = before.price(counted, body["allocation"])
-    return {"price": {name: tally.to_json() for name, tally in prices.items()}}
-
-
-def _after(state: State, body: Body, counted: DpEvent) -> State:
-    """Return the state after `body`: drawn from a plan, or admitted, and kept as a plan if it is one."""
-    allocation, relation = body["allocation"], Relation(body["relation"])
-    if allocation in state.plans:
-        if "plan" in body:
-            raise InvalidInput(f"expected a share to pay for a plan, got the plan {allocation!r}")
-        return state.draw(allocation, event_from_json(body["event"]), relation)
-    after = state.admit(counted, allocation)
-    return after.prepay(body["plan"], counted, relation) if "plan" in body else after
-
-
-def _first_fitting(
-    state: State, bodies: Sequence[Body], counted: DpEvent
-) -> tuple[Body, State] | BudgetExceeded:
-    """Return the first body that fits and the state after it, or the last refusal."""
-    refused = None
-    for body in bodies:
-        try:
-            return body, _after(state, body, counted)
-        except BudgetExceeded as error:
-            refused = error
-    assert refused is not None  # a request names at least one allocation
-    return refused
-
-
-# Reservations
 
 
 class Reservation:
@@ -152,7 +33,7 @@ class Reservation:
     """
 
     def __init__(self, ledger: Ledger, charge: Charge, lease: Lease) -> None:
-        self._log = ledger._journal
+        self._log = ledger._log
         self._open = ledger.spent_here.open
         self.charge = charge
         self.lease = lease
@@ -245,13 +126,6 @@ def lease_of(log: Log, head: Head) -> Lease:
     return Lease.from_json((reserved if row is None else unseal(row)).body["lease"])
 
 
-def settlement_of(log: Log, head: Head) -> Entry | None:
-    """Return the entry that settles a reservation; None while it is open."""
-    log.holding(head)
-    row = log.find("settles", head.sequence)
-    return None if row is None else unseal(row)
-
-
 def take_up(log: Log, head: Head, *, seen: Lease | None, private: bool, spends: Callable[[], None]) -> Lease:
     """Give a reservation a new holder, if its lease is still the one that was `seen`; `spends` may refuse."""
     with log.writing() as last:
@@ -270,7 +144,7 @@ def take_up(log: Log, head: Head, *, seen: Lease | None, private: bool, spends: 
 def give_back(log: Log, number: int) -> Entry:
     """Settle a reservation that was never begun to nothing."""
     with log.writing() as last:
-        row = log.row(number)
+        row = log.find("sequence", number)
         if row is None:
             raise InvalidInput(f"expected an entry up to {last.sequence}, got entry={number}")
         head = unseal(row).head
@@ -298,12 +172,12 @@ def _settle(log: Log, head: Head, lease: Lease, ran: DpEvent, counted: DpEvent, 
         held = {name: Tally.from_json(tally) for name, tally in reserved["price"].items()}
         if not all(prices[name] <= held[name] for name in held):
             # A conversion may round up; never above the reserved.
-            counted, prices = event_from_json(reserved["counted"]), held
+            counted, prices = event_in(reserved["counted"]), held
         if event_to_json(counted) != reserved["counted"]:
             state = state.lower(held, counted, allocation)
-    whole = event_from_json(reserved["event"])
+    whole = event_in(reserved["event"])
     stopped = not same_releases(ran, whole) and not same_releases(ran, NoEvent())
-    kept: Body = {
+    kept: dict[str, Any] = {
         key: reserved[key] for key in ("purpose", "allocation", "relation", "drawn") if key in reserved
     }
     body = {
