@@ -47,6 +47,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from sfumato.caveats import Caveat, as_caveats
 from sfumato.errors import DataCorrupted, LedgerError, Refused, SettingsChanged
 from sfumato.ledger import Charge, Head, Lease, Ledger, Reservation
 from sfumato.ledger.rule import same_releases
@@ -278,7 +279,7 @@ def _content(
         "reservation": None if state.reservation is None else state.reservation.head.to_json(),
         "private": state.private,
         "past_noise": past_noise,  # its name; the noise itself is secret, and the checkpoint is not
-        "caveats": sorted(state.caveats),
+        "caveats": [caveat.to_json() for caveat in as_caveats(sorted(state.caveats))],
         "eta": state.eta,
         "setup": dict(state.setup),
         "graph": dict(state.graph),
@@ -469,7 +470,7 @@ def _load(
         reservation=paid if isinstance(paid, Reservation) else None,
         charge=paid if isinstance(paid, Charge) else None,
         past_noise=read_past_noise(target, kept),
-        caveats=frozenset(record["caveats"]),
+        caveats=frozenset(map(Caveat.from_json, record["caveats"])),
         eta=record["eta"],
         setup=record["setup"],
         graph=record["graph"],

@@ -18,11 +18,11 @@ from torch import nn
 
 from sfumato import _validate, randomness
 from sfumato.accounting import Relation
+from sfumato.caveats import Code
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, ChargeRequest, Ledger, Unrecorded
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 from sfumato.training.answers import answers, right_answers
-from sfumato.training.data import ITEMS_BY_OWN_CODE
 from sfumato.training.hold_out import noisy_counts, noisy_share
 from sfumato.training.optimization import Optimization
 from sfumato.training.plan import RECORD, TrainingPlan
@@ -30,7 +30,6 @@ from sfumato.training.run import TrainingResult, train
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 PURPOSE = "score of a search"
-READ_FROM_DATA = "not private: read from data: "
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
@@ -126,7 +125,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
             units=None if self.unit == RECORD else np.arange(len(X)),
-            caveats=(*caveats, ITEMS_BY_OWN_CODE),
+            caveats=(*caveats, Code.ITEMS_BY_OWN_CODE()),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
         self.epsilon_ = self.result_.epsilon
@@ -202,7 +201,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInput(
                 f"expected at least two classes, got {len(self.classes_)} class; declare classes=(…)"
             )
-        return [READ_FROM_DATA + ", ".join(read)] if read else []
+        return [Code.READ_FROM_DATA(facts=", ".join(read))] if read else []
 
     def _scaled(self, X: npt.NDArray[Any]) -> torch.Tensor:
         low, high = (np.asarray(end, dtype=np.float64) for end in self.bounds_)
@@ -265,7 +264,7 @@ class NoisyAccuracyScorer(BaseEstimator):
             relation=Relation.ADD_REMOVE,
             unit=self.unit,
             private=bool(sampler.private),
-            caveats=(ITEMS_BY_OWN_CODE, *caveats_of_sampler(sampler)),
+            caveats=(Code.ITEMS_BY_OWN_CODE(), *caveats_of_sampler(sampler)),
         )
         right = right_answers(estimator, X, y) if len(y) else np.zeros(0, dtype=np.bool_)
         return noisy_share(right, mechanism, sampler)[0]

@@ -38,10 +38,6 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 Collate: TypeAlias = Callable[[list[Any]], Any]
 Taken: TypeAlias = tuple[Any, Any, npt.NDArray[np.bool_]]  # inputs, targets, which rows could be read
 
-ITEMS_BY_OWN_CODE = (
-    "items-by-own-code: code of the holder's made the rows (a data set, a collate_fn, or what was done before "
-    "fit); that it makes each row of one record alone is taken on trust"
-)
 TARGETS = ("labels", "label", "targets", "target")
 """The fields that hold the target where an item is a dict."""
 DIGEST = 16  # bytes

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import Sampler, SecretStream, fresh_seed, secret_torch_generator
 from sfumato.training.batch import Block
@@ -348,7 +349,7 @@ class Engine:
         """A sentence for each tensor that the traced code brought along."""
         found = [(tuple(value.shape), os.path.basename(where)) for value, where in self.row.constants.values()]
         return [
-            f"a tensor of shape {shape} in the code at {where or 'a module of torch'} was taken as public"
+            Code.PUBLIC_CONSTANT(shape=str(shape), place=where or "a module of torch")
             for shape, where in found
             if math.prod(shape) > 1
         ]

@@ -24,7 +24,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.results import EpochReport
+from sfumato.runs import EpochReport
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answering
 from sfumato.training.data import chosen_by, columns_of

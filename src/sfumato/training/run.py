@@ -20,15 +20,16 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
-from sfumato import _validate, results
+from sfumato import _validate, runs
 from sfumato.accounting import NoEvent, warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SettingsChanged
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
-from sfumato.results import EpochReport, read_history
+from sfumato.runs import EpochReport, read_history
 from sfumato.storage import CHECKPOINT, RunFolder, json_bytes, write_whole
 from sfumato.training.checkpoint import (
     can_resume,
@@ -51,10 +52,6 @@ from sfumato.training.trainer import PrivateTrainer
 EPOCHS, EXPECTED_BATCH, CLIP_NORM = 10.0, 1024, 1.0
 ROWS_NOTE = "rows.json"
 _MOST_BYTES, _AT_ONCE = 2**28, 2**24  # of each column that are digested, in all and at a time
-MEASURED_BESIDE = (
-    "the history holds measurements on records kept out, which are entries of their own in the ledger; ε of "
-    "training and measurements together:"
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -251,7 +248,7 @@ def train(
     def tell_epoch() -> None:
         history.append(_report(trainer, test, delta, stopping))
         if folder is not None:
-            results.write_history(folder, history)
+            runs.write_history(folder, history)
         for told in (*(callback.on_epoch for callback in callbacks), *([] if on_epoch is None else [on_epoch])):
             told(history[-1])
 
@@ -476,7 +473,7 @@ def _result(
     looks, at_most = measured_at_most(history, stopping, plan.epochs_at(plan.steps), relation=plan.relation)
     epsilon = trainer.epsilon(delta, beside=looks, beside_planned=at_most)
     if trainer.ledger is not None and not isinstance(looks, NoEvent):
-        caveats = (*caveats, f"{MEASURED_BESIDE} {epsilon:.4g}")
+        caveats = (*caveats, Code.MEASURED_BESIDE(epsilon=epsilon))
     return TrainingResult(
         model=trainer.model,
         plan=plan,
@@ -516,9 +513,9 @@ def write_run(
 ) -> None:
     """Write the run folder: under release only figures that were paid for or computed on public data."""
     steps = b"".join(json_bytes(asdict(step), indent=None) for step in trainer.private_log.steps)
-    results.write_run(
+    runs.write_run(
         folder,
-        results.Training(
+        runs.Training(
             epsilon=result.epsilon,
             delta=result.delta,
             test_accuracy=result.test_accuracy,

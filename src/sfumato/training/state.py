@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sfumato.ledger import Charge, Reservation
 from sfumato.mechanisms.correlated import Past
-from sfumato.results import EpochReport
+from sfumato.runs import EpochReport
 from sfumato.training.clip import ChunkResult
 
 Setup = Mapping[str, Any]

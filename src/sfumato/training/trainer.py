@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, NoEvent, compose
+from sfumato.caveats import Code
 from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Prices, Reservation, Unrecorded
@@ -25,7 +26,7 @@ from sfumato.mechanisms.correlated import Past
 from sfumato.randomness import NoiseSource, Sampler, SecretStream, caveats_of_sampler
 from sfumato.training.checks import as_written, check_constants
 from sfumato.training.clip import SMALLEST_NORM, ChunkResult, Flat
-from sfumato.training.data import ITEMS_BY_OWN_CODE, TrainingData, check_units, chosen_by
+from sfumato.training.data import TrainingData, check_units, chosen_by
 from sfumato.training.devices import device_of
 from sfumato.training.distributed import ALONE, Peers, digest, share_out, terms
 from sfumato.training.engine import Engine, settings_for
@@ -43,10 +44,6 @@ from sfumato.training.state import (
     setup_of,
 )
 
-SHAPE_READ = (
-    "read from data: the shape and type of a row, from the first record; one of another shape in its place "
-    "would decide who counts; declare a public example"
-)
 _NEW_GRAPH = (
     "expected model, loss and views that compute what they did, got another graph of them; their code reads a "
     "value that has changed since, such as an entry of a dict or a global name in an inner function: make it "
@@ -200,9 +197,9 @@ class PrivateTrainer:
             )
             self.rest_on(chosen_by(data))
             if source.read_by_code:
-                self._caveats.add(ITEMS_BY_OWN_CODE)
+                self._caveats.add(Code.ITEMS_BY_OWN_CODE())
             if source.shape_was_read:
-                self._caveats.add(SHAPE_READ)
+                self._caveats.add(Code.SHAPE_READ())
             self._check_room()
             drawable = Drawable.of(data, units)
             goes_on = self._draws.goes_on(drawable, start=self.steps_done)
@@ -800,12 +797,9 @@ def _try_step(model: nn.Module, optimizer: torch.optim.Optimizer, sums: dict[str
 
 
 def _standing_caveats(plan: TrainingPlan) -> tuple[str, ...]:
-    drawn = (
-        "sampler is" if not isinstance(plan.noise, LambdaCGD) else "sampler, and differences of its draws, are"
-    )
-    batches = {"shuffle": "shuffled batches", "cyclic": "batches in a fixed, public order"}.get(plan.sampling)
-    sampled = () if batches is None else (f"{batches}: priced without amplification by sampling",)
-    return (f"the float64 normal {drawn} taken as ideal", *sampled)
+    differences = ", and differences of its draws, are" if isinstance(plan.noise, LambdaCGD) else " is"
+    of_order = {"shuffle": (Code.SHUFFLED(),), "cyclic": (Code.FIXED_ORDER(),)}.get(plan.sampling, ())
+    return (Code.IDEAL_NORMAL(draws=f"sampler{differences}"), *of_order)
 
 
 def _bare(error: BaseException) -> BaseException:
