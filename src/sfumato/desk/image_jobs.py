@@ -20,9 +20,9 @@ from sfumato.policy import Policy
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
+    from sfumato.learn.images import ImageRequest
     from sfumato.ledger import Ledger
     from sfumato.pate import PateSettings
-    from sfumato.recipes.images import ImageRequest
 
 SOURCES = ("digits", "fashion-mnist", "mnist", "strokes")
 _SIDE = 28
@@ -51,7 +51,7 @@ def pate_settings(policy: Policy, *, teachers: int, epsilon: float) -> PateSetti
 
 def image_request(policy: Policy, *, images: int, epsilon: float) -> ImageRequest:
     """What a set of drawings takes; from the shape, the classes and the declared size."""
-    from sfumato.recipes.images import ImageRequest
+    from sfumato.learn.images import ImageRequest
 
     return ImageRequest.of(_nobodys(policy), images=images, epsilon=epsilon, delta=policy.budget.delta)
 
@@ -79,8 +79,8 @@ def run_pate(
 
 def run_images(policy: Policy, ledger: Ledger, request: ImageRequest, *, out: Path) -> dict[str, Any]:
     """Draw images of nobody, and measure them against the public ones."""
+    from sfumato.learn.images import release_images
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.images import release_images
 
     rows = replace(_loaded(policy.source, "train"), public_size=_size(policy))
     test = replace(_loaded(policy.source, "test"), visibility="public")

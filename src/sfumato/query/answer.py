@@ -28,6 +28,7 @@ from sfumato.policy import Policy, PublicTable, ledger_place
 from sfumato.query.names import private_table, rows_policy
 from sfumato.query.noise import Family
 from sfumato.query.plan import ADDED_UP, Query, columns_used, scope, ungrouped_rows
+from sfumato.schema import plain, read
 from sfumato.storage import write_whole
 
 if TYPE_CHECKING:
@@ -73,32 +74,12 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary, as `sfumato query --json` prints it."""
-        return {
-            "columns": list(self.columns),
-            "rows": [list(row) for row in self.rows],
-            "intervals": [[None if item is None else list(item) for item in row] for row in self.intervals],
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "epsilon_spent": self.epsilon_spent,
-            "epsilon_left": self.epsilon_left,
-            "notes": list(self.notes),
-            "entry": None if self.entry is None else self.entry.to_json(),
-            "again": self.again,
-        }
+        return {**plain(vars(self)), "notes": list(map(str, self.notes))}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Answer:
-        """The answer that `to_json` wrote."""
-        intervals = ((None if one is None else (one[0], one[1]) for one in row) for row in data["intervals"])
-        return cls(
-            columns=tuple(data["columns"]),
-            rows=tuple(tuple(row) for row in data["rows"]),
-            intervals=tuple(map(tuple, intervals)),
-            notes=tuple(data["notes"]),
-            **{name: data[name] for name in ("epsilon", "delta", "epsilon_spent", "epsilon_left")},
-            entry=None if data["entry"] is None else Head.from_json(data["entry"]),
-            again=data["again"],
-        )
+        """Return the answer that `to_json` wrote."""
+        return read(cls, data, name="the answer")
 
     def to_arrow(self) -> pa.Table:
         """An Arrow table: after each value its interval, as NAME_low and NAME_high."""
@@ -273,7 +254,7 @@ class KeptAnswers:
             return replace(Answer.from_json(data), again=True)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise InvalidInput(
                 f"expected an answer in {self.folder / name}.json, got something else; remove the file"
             ) from error

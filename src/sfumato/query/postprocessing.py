@@ -182,20 +182,7 @@ def _checked_frame(spec: exp.WindowSpec) -> exp.WindowSpec:
     return exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side)
 
 
-@dataclass(frozen=True)
-class Column:
-    """One output of the post-processing: its values, and the ends of their intervals where there are any."""
-
-    values: list[Any]
-    intervals: list[tuple[float, float] | None]
-
-
-@dataclass(frozen=True)
-class Processed:
-    """The groups that are shown, in their order, and a column for each output."""
-
-    groups: list[int]
-    columns: list[Column]
+Interval = tuple[float, float] | None
 
 
 def draws_for(groups: int, numbers: int) -> int:
@@ -209,26 +196,29 @@ def process(
     keys: Sequence[Sequence[Any]],
     aggregates: Sequence[np.ndarray[Any, Any]],
     types: Sequence[type],
-) -> Processed:
-    """Run it: `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first."""
+) -> tuple[list[int], list[list[tuple[Any, Interval]]]]:
+    """The groups that are shown, in their order, and for each output their values with intervals.
+
+    `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first. An aggregate that
+    is shown as it was measured has an interval of its own, and a key has none.
+    """
     draws = len(aggregates[0])
     with _sandbox() as connection:
         _load(connection, _answer(keys, aggregates, types), draws)
         found = connection.execute(_statement(post))
         kinds = [str(item[1]) for item in found.description][1:]
         shown_rows = found.fetchall()
-        # An aggregate that is shown as it was measured has an interval of its own.
         simulated = [kind in _NUMBERS and post.origin(place) is None for place, kind in enumerate(kinds)]
         ends = connection.execute(_intervals(post, simulated)).fetchall() if any(simulated) else []
     by_group = {int(row[0]): iter(row[1:]) for row in ends}
     order = [int(row[0]) for row in shown_rows]
     columns = []
     for place, wanted in enumerate(simulated):
-        values = [_finite(row[1 + place]) for row in shown_rows]
+        values = (_finite(row[1 + place]) for row in shown_rows)
         found_ends = {group: next(item) for group, item in by_group.items()} if wanted else {}
-        intervals = (found_ends.get(group) for group in order)
-        columns.append(Column(values, [None if ends is None else (ends[0], ends[1]) for ends in intervals]))
-    return Processed(order, columns)
+        intervals = (tuple(found_ends.get(group) or ()) or None for group in order)
+        columns.append(list(zip(values, intervals, strict=True)))
+    return order, columns
 
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "FLOAT", "DOUBLE")

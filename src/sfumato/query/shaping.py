@@ -122,21 +122,23 @@ def shaped(plan: Query, policy: Policy, groups: Groups, parts: Iterable[Sequence
             drawn.append(_with_draws(plan, noisy, found[-1], len(groups)))
     estimates = [_shown_estimates(each) for each in zip(*found, strict=True)]
     keys = [_labels(key, [group[place] for group in groups], policy) for place, key in enumerate(plan.keys)]
+    columns: list[Shown]
     if plan.post is None:
         waiting = iter(estimates)
-        columns: list[Shown] = [
+        columns = [
             [(value, None) for value in keys[output.value]] if isinstance(output.value, int) else next(waiting)
             for output in plan.outputs
         ]
         names, order = tuple(output.name for output in plan.outputs), _ordered(plan, columns, len(groups))
     else:
         types = [key_type(key, policy) for key in plan.keys]
-        processed = postprocessing.process(
-            plan.post, keys, [np.hstack(each) for each in zip(*drawn, strict=True)], types
-        )
-        origins = map(plan.post.origin, range(len(plan.post.outputs)))
-        columns = [_column(origin, processed, place, estimates) for place, origin in enumerate(origins)]
-        names, order = plan.post.names, list(range(len(processed.groups)))
+        simulated = [np.hstack(each) for each in zip(*drawn, strict=True)]
+        order, columns = postprocessing.process(plan.post, keys, simulated, types)
+        for place in range(len(columns)):
+            origin = plan.post.origin(place) or ""
+            if origin.startswith("a"):  # it has an interval of its own
+                columns[place] = [estimates[int(origin[1:])][group] for group in order]
+        names, order = plan.post.names, list(range(len(order)))
     return Shape(
         columns=names,
         rows=tuple(tuple(column[place][0] for column in columns) for place in order),
@@ -162,18 +164,6 @@ def _ordered(plan: Query, columns: Sequence[Shown], groups: int) -> list[int]:
     for column, descending in reversed(plan.order):
         order.sort(key=lambda place: columns[column][place][0], reverse=descending)  # type: ignore[arg-type,return-value]
     return order[: plan.limit]
-
-
-def _column(
-    origin: str | None, found: postprocessing.Processed, place: int, estimates: Sequence[Shown]
-) -> Shown:
-    """An aggregate that is shown as it is has its own interval; a key has none."""
-    if origin is not None and origin[0] == "a":
-        return [estimates[int(origin[1:])][group] for group in found.groups]
-    column = found.columns[place]
-    if origin is not None:
-        return [(value, None) for value in column.values]
-    return list(zip(column.values, column.intervals, strict=True))
 
 
 def _with_draws(

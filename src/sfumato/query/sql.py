@@ -58,14 +58,11 @@ _REFUSED_CLAUSES = {
 
 
 def parse_query(text: str, policy: Policy) -> Query:
-    """Turn one SELECT over the policy's tables into a plan.
+    """Return the plan of one SELECT over the policy's tables.
 
     Args:
         text: The SQL.
         policy: The policy of the tables.
-
-    Returns:
-        The query.
 
     Raises:
         QueryRefused: If it cannot be answered privately.
@@ -456,13 +453,10 @@ def _check_columns(query: Query, policy: Policy) -> None:
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Count rows, or those that have a value in a column.
+    """Return the count of rows, or of those that have a value in a column.
 
     Args:
         column: The column; None to count all rows.
-
-    Returns:
-        The aggregate, for `select`.
 
     >>> count().function
     'count'
@@ -471,10 +465,7 @@ def count(column: str | None = None) -> Aggregate:
 
 
 def count_units() -> Aggregate:
-    """Count people.
-
-    Returns:
-        The aggregate, for `select`.
+    """Return the count of people.
 
     >>> count_units().function
     'count_units'
@@ -483,13 +474,10 @@ def count_units() -> Aggregate:
 
 
 def total(column: str) -> Aggregate:
-    """Add a column up.
+    """Return the sum of a column.
 
     Args:
         column: A column of numbers with bounds.
-
-    Returns:
-        The aggregate, for `select`.
 
     >>> total("age").function
     'sum'
@@ -498,13 +486,10 @@ def total(column: str) -> Aggregate:
 
 
 def mean(column: str) -> Aggregate:
-    """Average a column.
+    """Return the average of a column.
 
     Args:
         column: A column of numbers with bounds.
-
-    Returns:
-        The aggregate, for `select`.
 
     >>> mean("age").function
     'avg'
@@ -513,13 +498,10 @@ def mean(column: str) -> Aggregate:
 
 
 def variance(column: str) -> Aggregate:
-    """Take the variance of a column.
+    """Return the variance of a column.
 
     Args:
         column: A column of numbers with bounds.
-
-    Returns:
-        The aggregate, for `select`.
 
     >>> variance("age").function
     'var'
@@ -528,13 +510,10 @@ def variance(column: str) -> Aggregate:
 
 
 def deviation(column: str) -> Aggregate:
-    """Take the standard deviation of a column.
+    """Return the standard deviation of a column.
 
     Args:
         column: A column of numbers with bounds.
-
-    Returns:
-        The aggregate, for `select`.
 
     >>> deviation("age").function
     'stddev'
@@ -543,13 +522,10 @@ def deviation(column: str) -> Aggregate:
 
 
 def median(column: str) -> Aggregate:
-    """Take the median of a column.
+    """Return the median of a column.
 
     Args:
         column: A column of numbers with bounds.
-
-    Returns:
-        The aggregate, for `select`.
 
     >>> median("age").level
     0.5
@@ -558,14 +534,11 @@ def median(column: str) -> Aggregate:
 
 
 def quantile(column: str, level: float) -> Aggregate:
-    """Take a quantile of a column.
+    """Return a quantile of a column.
 
     Args:
         column: A column of numbers with bounds.
         level: The share of rows below it, between 0 and 1.
-
-    Returns:
-        The aggregate, for `select`.
 
     Raises:
         QueryRefused: If the level is 0 or 1: the least and the largest value are single people's.
@@ -579,16 +552,13 @@ def quantile(column: str, level: float) -> Aggregate:
 def select(
     policy: Policy, *aggregates: Aggregate, by: Sequence[str | AnyKey] = (), where: str | None = None
 ) -> Query:
-    """Put a query together in Python.
+    """Return a query that is put together in Python, for `Table.ask`.
 
     Args:
         policy: The policy of the table.
         aggregates: The aggregates of each group.
         by: Columns to group by, or `GroupKey`s with bins.
         where: A condition in SQL.
-
-    Returns:
-        The query, for `Table.ask`.
 
     Raises:
         QueryRefused: If it cannot be answered privately.

@@ -15,8 +15,7 @@ import numpy as np
 from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge, Ledger
-from sfumato.ledger.charge import same_releases
-from sfumato.ledger.rule import Rule
+from sfumato.ledger.rule import Rule, same_releases
 from sfumato.policy import Key, Policy
 from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, KeptAnswers, check_version, name_of, notes_for, words_of
@@ -80,6 +79,19 @@ class Table:
         sampler: The secret stream; a seeded one, for tests, makes answers not private.
         kept: Where answers are kept to be given again.
 
+    Terms:
+        query: SQL, or the result of `select`.
+        epsilon: The ε of the answer.
+        delta: Its δ, for groups that are not declared, or for Gaussian noise; the budget's by default.
+        split: How ε is shared among the aggregates, in the order of the query: (3, 1) gives the first three
+            times as much as the second.
+        noise: "laplace" or "gaussian". By default Gaussian where it errs less and leaves no less in the ledger
+            for later: never in a ledger of pure ε alone.
+        terms: epsilon, delta, split and noise.
+        planned: The result of `plan`.
+        ready: The result of `ready`, also of another table of the same policy and engine.
+        charge: The charge of the query, which the table's ledger has made for it: it pays for one answer.
+
     >>> import pandas as pd
     >>> from sfumato.query import Column, Policy
     >>> from sfumato.accounting import Budget
@@ -132,14 +144,7 @@ class Table:
         the charge.
 
         Args:
-            query: SQL, or the result of `select`.
-            epsilon: The ε of the answer.
-            delta: Its δ, for groups that are not declared, or for Gaussian noise; the budget's by default.
             again: True to have an answer that was paid for before.
-            split: How ε is shared among the aggregates, in the order of the query: (3, 1) gives the first
-                three times as much as the second.
-            noise: "laplace" or "gaussian". By default Gaussian where it errs less and leaves no less in the
-                ledger for later: never in a ledger of pure ε alone.
 
         Returns:
             The noisy rows with their intervals.
@@ -172,14 +177,9 @@ class Table:
         return answer
 
     def plan(self, query: str | Query, **terms: Unpack[Terms]) -> Planned:
-        """Do the first part of `ask`: read the query and choose its noise. Threads may do it at once.
+        """Return the first part of `ask`: the query with its noise, and the event that is to be charged.
 
-        Args:
-            query: SQL, or the result of `select`.
-            terms: epsilon, delta, split and noise, as of `ask`.
-
-        Returns:
-            The plan, with the event that is to be charged.
+        Threads may plan at once.
 
         Raises:
             QueryRefused: If it cannot be answered privately.
@@ -203,13 +203,7 @@ class Table:
         return groups * numbers
 
     def ready(self, planned: Planned) -> Ready:
-        """Do the second part of `ask`: have the engine plan it. The schema is public, and no row is read.
-
-        Args:
-            planned: The result of `plan`.
-
-        Returns:
-            The argument of `answer`.
+        """Return the second part of `ask`: the query as the engine has planned it, without reading a row.
 
         Raises:
             QueryRefused: If the engine cannot plan it.
@@ -218,15 +212,10 @@ class Table:
         return Ready(planned=planned, compiled=compiled, engine=self._engine)
 
     def answer(self, ready: Ready, charge: Charge, *, ledger: Spent) -> Answer:
-        """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
+        """Return the last part of `ask`: the noisy rows of a query that was charged.
 
         Args:
-            ready: The result of `ready`, also of another table of the same policy and engine.
-            charge: Its charge, which the table's ledger has made for it: it pays for one answer.
-            ledger: Whose ε the answer tells.
-
-        Returns:
-            The noisy rows with their intervals.
+            ledger: The ledger, or a share of it, whose ε the answer states.
 
         Raises:
             InvalidInput: If it is no charge, such as a refusal, that of another event or of another ledger, or
@@ -235,15 +224,9 @@ class Table:
         return self.released(ready, charge, self.read(ready, charge), ledger=ledger)
 
     def read(self, ready: Ready, charge: Charge) -> Exact:
-        """Do the part of `answer` that reads rows; in the thread that has the engine.
+        """Return the sums before noise, in the thread that has the engine: PRIVATE, for `released` alone.
 
-        Args:
-            ready: The result of `ready`.
-            charge: Its charge.
-
-        Returns:
-            The sums before noise, of groups with private keys only those that are shown: PRIVATE, for
-            `released` alone.
+        Of groups with private keys they are only those that are shown.
         """
         planned = ready.planned
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
@@ -259,16 +242,11 @@ class Table:
         return self._selected(planned.query, planned.price, batches(ready.compiled.sums), cells)
 
     def released(self, ready: Ready, charge: Charge, exact: Exact, *, ledger: Spent) -> Answer:
-        """Do the part of `answer` that adds the noise; any thread may.
+        """Return the noisy rows of sums that were read; any thread may.
 
         Args:
-            ready: The result of `ready`.
-            charge: Its charge.
             exact: The result of `read`.
-            ledger: Whose ε the answer tells.
-
-        Returns:
-            The noisy rows with their intervals.
+            ledger: The ledger, or a share of it, whose ε the answer states.
         """
         plan, cost = ready.planned.query, ready.planned.price
         groups, parts = self._release(plan, cost, exact)
@@ -280,13 +258,10 @@ class Table:
         self._compiled(self._read(count)[0], secrets.token_hex(16))
 
     def certificate(self, answer: Answer) -> Certificate:
-        """State the claim of one answer, from its charge in the ledger: anyone can compute its ε again.
+        """Return the claim of one answer, from its charge in the ledger: anyone can compute its ε again.
 
         Args:
             answer: The result of `ask`.
-
-        Returns:
-            The certificate.
         """
         ledger = self._charged()
         charge = next((one for one in ledger.charges() if one.head == answer.entry), None)
@@ -318,29 +293,16 @@ class Table:
 
         Args:
             aggregates: The aggregates of each group.
-            epsilon: The ε of the answer.
             by: Columns to group by, or `GroupKey`s with bins.
             where: A condition in SQL.
-            delta: The δ of the answer.
 
         Returns:
             The noisy rows with their intervals.
-
-        Raises:
-            QueryRefused: If it cannot be answered privately.
-            BudgetExceeded: If the ledger has no room.
         """
         return self.ask(select(self.policy, *aggregates, by=by, where=where), epsilon=epsilon, delta=delta)
 
     def dry_run(self, query: str | Query, **terms: Unpack[Terms]) -> tuple[ExpectedError, ...]:
-        """Tell how wrong each column of the answer would be, without spending or reading anything.
-
-        Args:
-            query: SQL, or the result of `select`.
-            terms: epsilon, delta, split and noise, as of `ask`.
-
-        Returns:
-            One error for each column.
+        """Return the expected error of each column of the answer, without spending or reading anything.
 
         Raises:
             QueryRefused: If it cannot be answered privately.
@@ -353,18 +315,9 @@ class Table:
         return self.expected(planned)
 
     def expected(self, planned: Planned) -> tuple[ExpectedError, ...]:
-        """Tell how wrong a planned query would be, once it was compiled as it would be asked.
+        """Return the expected errors of a planned query, once it was compiled as it would be asked.
 
         It is compiled for tables without rows, so that no source is opened. Threads may do it at once.
-
-        Args:
-            planned: The result of `plan`.
-
-        Returns:
-            One error for each column.
-
-        Raises:
-            QueryRefused: If no engine can plan it.
         """
         with self._rehearsing:
             self._compile(planned.query, self._blank, salt="")
@@ -378,15 +331,7 @@ class Table:
         return open_engine(self.policy, name="duckdb", data=given)
 
     def tries(self, query: str | Query, **terms: Unpack[Terms]) -> tuple[Trial, ...]:
-        """Tell how wrong an answer would be if fewer rows and groups of a person counted; spend nothing.
-
-        Args:
-            query: SQL, or the result of `select`.
-            terms: epsilon, delta, split and noise, as of `ask`.
-
-        Returns:
-            One trial for each choice of rows and groups.
-        """
+        """Return the expected errors if fewer rows and groups of a person counted; spend nothing."""
         if self.policy.unit.column is None:
             raise InvalidInput("expected a policy with unit.column to try fewer rows, got one row a person")
 
@@ -397,17 +342,13 @@ class Table:
         return trials(self.policy, grouped=bool(self._read(query)[0].keys), expect=expect)
 
     def approx_bounds(self, column: str, *, epsilon: float, table: str | None = None) -> ApproximateBounds:
-        """Find bounds for a column of numbers, for ε, where none are publicly known.
+        """Return bounds for a column of numbers, for ε, where none are publicly known; few rows lie outside.
 
         They are released, not declared: no query uses them until the holder writes them into the policy.
 
         Args:
             column: A column of numbers; of several tables as TABLE.COLUMN.
-            epsilon: The ε of the bounds.
             table: The table, of several; by default the only one that has the column.
-
-        Returns:
-            The bounds. Few rows lie outside.
 
         Raises:
             BudgetExceeded: If the ledger has no room.
@@ -474,14 +415,10 @@ class Table:
         return rule.counted_after(rule.nothing, event)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
-        """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.
+        """Return the bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.
 
         Args:
-            query: SQL, or the result of `select`.
             salt: A secret text for the choice among a person's rows.
-
-        Returns:
-            The sums without noise.
         """
         return self._fetched(self._compiled(self._read(query)[0], salt))
 
