@@ -39,7 +39,7 @@ def _starts(dataset: Dataset) -> dict[str, dict[str, str]]:
     lines = {
         "counts": ("query", "a table of counts, monthly for a year", "0.05", "12", names.example_group_by()),
         "average": ("query", "an average, monthly for a year", "0.02", "12", average),
-        "query": ("query", "a question", "0.1", "1", names.example_count()),
+        "query": ("query", "a question", "0.1", "1", names.example()),
         "model": ("model", "a model", "1", "1", "size=60000 batch=600 epochs=10"),
         "survey": ("survey", "a survey", "1", "1", "answers=2 people=1000"),
     }
