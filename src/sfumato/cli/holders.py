@@ -1,4 +1,4 @@
-"""`sfumato holders`: several holders, one model, and nobody shows anybody anything."""
+"""`sfumato holders`: several holders, one model; rows stay with their holders."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def coordinate(
     waiting: Annotated[float, typer.Option(help="Seconds to wait for enough holders.")] = 3600.0,
     json: show.Json = False,
 ) -> None:
-    """Run a study: pass the holders' messages on, and add up what they send.
+    """Run a study: pass the holders' messages on, and add up their numbers.
 
     Example: sfumato holders coordinate study.toml --signatures delft.json --signatures utrecht.json
     --signatures leiden.json --certificate coordinator.pem --out rounds
@@ -315,7 +315,7 @@ def join(
 def _material(
     study: Study, data: str | None, policy: Path | None, part: str | None, test_data: Path | None
 ) -> Material:
-    """What the study trains on here; nothing of it is read yet."""
+    """Prepare training on this holder's data; no row is read yet."""
     from sfumato.holders.tasks import Table, images_of
 
     if isinstance(study.task, Table):
@@ -329,7 +329,7 @@ def _material(
 
 
 def _declared(study: Study, policy: Path | None, *, source: str | None = None) -> Policy:
-    """The holder's policy, if it declares what the study does."""
+    """Return the holder's policy, if it declares the study's columns."""
     from sfumato.holders.tasks import Table
     from sfumato.policy import load_policy
 
@@ -381,7 +381,7 @@ def _priced(study: Study, *, signed: bool) -> dict[str, Any]:
 
 
 def price_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a command prints of a study and its price, line by line."""
+    """Return the lines that a command prints of a study and its price."""
     against = answer["epsilon"]
     words = {
         "recipient": "who receives the model",

@@ -52,7 +52,7 @@ def vote(
     masks: Masks = True,
     json: show.Json = False,
 ) -> None:
-    """Rehearse PATE across holders: their teachers label public images, and nobody sees a vote.
+    """Rehearse PATE across holders: their teachers label public images, and no party sees a vote.
 
     Example: sfumato holders vote --holders 100 --data mnist --epsilon 1 --colluding 10 --dropped 5
     """
@@ -61,7 +61,7 @@ def vote(
     from sfumato import datasets
     from sfumato.datasets.writers import prior_for
     from sfumato.holders import Parties, VoteTerms, simulate_votes
-    from sfumato.holders.vote_study import affordable_queries
+    from sfumato.holders.rehearsals import affordable_queries
     from sfumato.pate import Adaptation, PateSettings, VotePlan
 
     parties = Parties(holders=holders, colluding=colluding, dropped=dropped)
@@ -128,7 +128,7 @@ def average(
 ) -> None:
     """Rehearse federated averaging with the privacy of whole clients.
 
-    Sampling of clients saves nothing here: whoever picks them knows whom. Each pays for the rounds it is in.
+    Sampling of clients saves nothing: the coordinator knows the picked ones. Each pays for the rounds it is in.
 
     Example: sfumato holders average --clients 1000 --data mnist --epsilon 8 --no-masks
     """
@@ -179,7 +179,7 @@ def attack(
     Example: sfumato holders attack --holders 10 --colluding 3 --dropped 2
     """
     from sfumato.holders import Parties
-    from sfumato.holders.round_attack import attack_round
+    from sfumato.holders.rehearsals import attack_round
 
     found = attack_round(
         Parties(holders=holders, colluding=colluding, dropped=dropped),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sfumato.holders import Parties
-from sfumato.holders.round_attack import attack_round
+from sfumato.holders.rehearsals import attack_round
 from sfumato.mechanisms import shares
 from sfumato.randomness import SecretStream
 
