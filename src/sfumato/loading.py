@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from sfumato import _validate, local, models
 from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.learn import features
+from sfumato.learn.features import Recipe
+from sfumato.learn.images import ARCHITECTURE as SYNTHETIC_IMAGES
+from sfumato.learn.images import ImageSampler, sampler_from
+from sfumato.learn.table.model import TableModel, is_table_model, read_table_model
 from sfumato.ledger import Certificate
 from sfumato.models import PRIORS, JoinedPriors, PriorNet
 from sfumato.models.prior import shipped_note
-from sfumato.recipes import features
-from sfumato.recipes.features import Recipe
-from sfumato.recipes.images import ARCHITECTURE as SYNTHETIC_IMAGES
-from sfumato.recipes.images import ImageSampler, sampler_from
-from sfumato.recipes.table.model import TableModel, is_table_model, read_table_model
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
 from sfumato.storage import CERTIFICATE, RunFolder, read_json
 

@@ -7,9 +7,9 @@ import pytest
 
 from sfumato import demo as story
 from sfumato.demo import synthetic
+from sfumato.learn import features
+from sfumato.learn.images import StyleSettings
 from sfumato.local import views
-from sfumato.recipes import features
-from sfumato.recipes.images import StyleSettings
 
 TINY = replace(
     story.QUICK,

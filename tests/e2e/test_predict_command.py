@@ -11,7 +11,7 @@ from PIL import Image
 
 from sfumato import datasets, load, pate
 from sfumato.datasets import strokes
-from sfumato.recipes import DIGITS, features
+from sfumato.learn import DIGITS, features
 
 
 @pytest.fixture(autouse=True)

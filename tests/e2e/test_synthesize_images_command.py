@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sfumato.datasets import strokes
-from sfumato.recipes import THINGS, features
-from sfumato.recipes.images import StyleSettings
+from sfumato.learn import THINGS, features
+from sfumato.learn.images import StyleSettings
 
 
 @pytest.fixture

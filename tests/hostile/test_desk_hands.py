@@ -191,7 +191,7 @@ def test_rows_that_refer_to_rows_that_are_gone_are_told_and_spend_nothing(anothe
               VALUES ('people', 'orphan', 'x', 99, 1, 0, 'x', 0);
             """
         )
-    (said,) = restarted(served.place)
+    said, _ = restarted(served.place)
     assert said in capsys.readouterr().err
     assert "shares to grants, tokens to grants" in said
     assert served.ledger.head == head  # the orphan share was not made

@@ -6,11 +6,11 @@ import torch
 
 from sfumato import datasets
 from sfumato.datasets import leaves
+from sfumato.learn import features
+from sfumato.learn.statistic import StatisticPlan
 from sfumato.models import FeatureClassifier, OpponentScattering, PatchCodes, ScatteringCodes, Whitened
 from sfumato.models.rows_apart import rows_apart
 from sfumato.pate import Adaptation, PublicSide
-from sfumato.recipes import features
-from sfumato.recipes.statistic import StatisticPlan
 
 
 def neighbours_agree(compute, rows):

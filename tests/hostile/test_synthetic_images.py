@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from sfumato.accounting import Budget
 from sfumato.datasets import Dataset, strokes
 from sfumato.errors import Refused
-from sfumato.ledger import Ledger, Unrecorded
-from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS
-from sfumato.recipes.images import (
+from sfumato.learn import DIGITS
+from sfumato.learn.images import (
     ImageRequest,
     Layout,
     StatisticsPlan,
@@ -26,6 +24,8 @@ from sfumato.recipes.images import (
     release,
     statistics,
 )
+from sfumato.ledger import Ledger, Unrecorded
+from sfumato.randomness import SecretStream
 
 CHOSEN = StyleSettings(drawings=300, directions=6)
 MOVED = StyleSettings(prior="shapes", drawings=300, directions=24)

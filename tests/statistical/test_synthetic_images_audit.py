@@ -13,11 +13,11 @@ import torch
 
 from sfumato.audit import one_run
 from sfumato.datasets import Dataset
+from sfumato.learn import DIGITS
+from sfumato.learn.images import ImageRequest, StatisticsPlan, Styles, StyleSettings, learn_sampler
+from sfumato.learn.images.styles import DRAW, clipped
 from sfumato.ledger import Unrecorded
 from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS
-from sfumato.recipes.images import ImageRequest, StatisticsPlan, Styles, StyleSettings, learn_sampler
-from sfumato.recipes.images.styles import DRAW, clipped
 
 EPSILON, DELTA, ALPHA = 1.0, 1e-5, 1e-4
 CANARIES = 100

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 
 from sfumato import _validate
 from sfumato.accounting.events import DpEvent, Relation
 from sfumato.accounting.pld import deltas, epsilon
+from sfumato.errors import LittleProtection
 
 LARGEST_EPSILON = 10.0
 """Beyond it the promise itself says little: an attacker who accuses 1 in 100 of the others may find all but
@@ -61,6 +63,22 @@ def protection_warning(epsilon: float | None, delta: float, people: float | None
     if not reasons:
         return None
     return f"promises practically no protection: {', and '.join(reasons)}; {', and '.join(remedies)}"
+
+
+def warn_of_little_protection(what: str, epsilon: float, delta: float, *, people: float | None = None) -> None:
+    """Warn, in one sentence about `what`, where (ε, δ) promises practically no protection.
+
+    Args:
+        what: The subject of the sentence, such as "this training".
+        epsilon: The ε.
+        delta: The δ.
+        people: How many there are, wherever that was declared; None where nobody said.
+
+    >>> warn_of_little_protection("this training", 1.0, 1e-5)  # ε = 1 protects: no warning
+    """
+    sentence = protection_warning(epsilon, delta, people)
+    if sentence is not None:
+        warnings.warn(f"{what} {sentence}", LittleProtection, stacklevel=3)
 
 
 def attacker_true_positive_rate(

@@ -34,7 +34,7 @@ def prior(
     Example: sfumato prior strokes --out out/prior
     """
     from sfumato import _validate
-    from sfumato.recipes.prior import SHIPPED, PriorRecipe, make_prior
+    from sfumato.learn.prior import SHIPPED, PriorRecipe, make_prior
 
     recipe: PriorRecipe = SHIPPED[_validate.one_of("name", name, SHIPPED)]
     passes, start = recipe.epochs if epochs is None else epochs, recipe.seed if seed is None else seed

@@ -12,8 +12,8 @@ from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
+    from sfumato.learn.images import PublicSet
     from sfumato.ledger import Ledger
-    from sfumato.recipes.images import PublicSet
 
 
 def synthesize_images(
@@ -31,11 +31,11 @@ def synthesize_images(
     json: bool,
 ) -> None:
     """Plan, charge, learn, draw, and say what it cost."""
+    from sfumato.learn.images import ImagePlaces, ImageRequest, StyleSettings, release_images
+    from sfumato.learn.images.release import STAGES
+    from sfumato.learn.images.styles import DRAW, PUBLIC
     from sfumato.ledger import Unrecorded
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.images import ImagePlaces, ImageRequest, StyleSettings, release_images
-    from sfumato.recipes.images.release import STAGES
-    from sfumato.recipes.images.styles import DRAW, PUBLIC
 
     started = time.perf_counter()
     places = ImagePlaces(out)
@@ -88,8 +88,8 @@ def _public_set(prior: str, rows: Dataset) -> PublicSet:
     import numpy as np
 
     from sfumato import datasets
-    from sfumato.recipes.features import fitted
-    from sfumato.recipes.images import PublicSet
+    from sfumato.learn.features import fitted
+    from sfumato.learn.images import PublicSet
     from sfumato.released import class_names
 
     found = fitted(

@@ -16,11 +16,11 @@ from sfumato.demo.context import Progress, StageContext
 from sfumato.demo.networks import finished_run, sweep_run
 from sfumato.demo.size import DELTA
 from sfumato.fitting import FitConfig, evaluate, fit
+from sfumato.learn import features
+from sfumato.learn.classifier import Classifier, learner
 from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.recipes import features
-from sfumato.recipes.classifier import Classifier, learner
 from sfumato.results import Ballot, Reports, Sweep, SweepRun, Votes, read_history
 from sfumato.storage import RunFolder
 

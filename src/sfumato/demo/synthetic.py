@@ -8,11 +8,11 @@ from sfumato.datasets import Dataset
 from sfumato.demo.context import StageContext
 from sfumato.demo.pictures import save_grey, tiles
 from sfumato.demo.size import DELTA
+from sfumato.learn import features
+from sfumato.learn.images import Drawn, ImageRequest, StyleSettings, learn_sampler
+from sfumato.learn.images import measures as measure
+from sfumato.learn.images.styles import DRAW, Images, to_inputs
 from sfumato.randomness import SecretStream
-from sfumato.recipes import features
-from sfumato.recipes.images import Drawn, ImageRequest, StyleSettings, learn_sampler
-from sfumato.recipes.images import measures as measure
-from sfumato.recipes.images.styles import DRAW, Images, to_inputs
 from sfumato.results import SyntheticDigits
 from sfumato.storage import CERTIFICATE
 

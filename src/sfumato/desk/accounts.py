@@ -46,15 +46,9 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """An account that was authenticated.
+    """An account that was authenticated, with the allocation of the API token that was presented, if any.
 
-    Attributes:
-        id: Number in the database.
-        name: Displayed name.
-        role: Role.
-        team: Allocations and questions are shared within it.
-        grant: The allocation of the API token that was presented, if one was.
-        epoch: The account's epoch when its password was verified; sessions and tokens of another one are over.
+    `epoch` is the account's when its password was verified: sessions and tokens of another one are over.
     """
 
     id: int
@@ -123,17 +117,9 @@ def add_person(
     table: str | None = None,
     subject: str | None = None,
 ) -> Secrets:
-    """Add an account with a password, a token and, if wanted, an allocation that the token spends.
+    """Add an account with a password, a token and, if wanted, an allocation of `table` that the token spends.
 
-    Args:
-        desk: The desk.
-        name: The name to sign in with.
-        role: officer, analyst or reader.
-        team: The team; a team of one by default.
-        purpose: The purpose of the token.
-        wanted: The allocation to set aside.
-        table: The table of the allocation.
-        subject: The subject at the OpenID provider.
+    `subject` is the account's at the OpenID provider.
     """
     from sfumato.desk import grants
 
@@ -246,13 +232,8 @@ def signs_in(
     A try is counted before the password is compared, and given back if it was right. A browser with a mark of
     the account has tries of its own, which no stranger can use up.
 
-    Args:
-        database: The desk's database.
-        tries: Counts the tries.
-        name: The name, as it was sent.
-        password: The password, as it was sent.
-        browser: The mark that the browser sent.
-        counted_as: The key under which the try counts; that of the name by default.
+    `browser` is the mark that the browser sent; `counted_as` the key under which the try counts, by default
+    that of the name.
 
     Raises:
         Crowded: If there were too many wrong passwords.

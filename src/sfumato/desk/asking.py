@@ -50,14 +50,7 @@ class Unanswered(SfumatoError):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question, the price of its answer, and the allocation that pays.
-
-    Args:
-        sql: The question in SQL.
-        epsilon: The ε of the answer.
-        delta: Its δ, where the groups are not declared.
-        grant: The allocation; None takes the first of the team.
-    """
+    """A question in SQL, ε and δ of its answer, and the allocation that pays; None takes the team's first."""
 
     sql: str
     epsilon: float

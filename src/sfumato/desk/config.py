@@ -82,19 +82,9 @@ class OpenId:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a desk.
+    """The settings of a desk as in the file, with whole addresses and places.
 
-    Args:
-        place: The file itself.
-        policies: The policy of each file, by the file; of images, by the file that would hold it.
-        database: An SQLAlchemy address.
-        tick: Seconds between answers.
-        address: How browsers reach the desk; None for this machine only.
-        name: The title of the pages.
-        runs: The folder of the files that jobs release.
-        proxies: Addresses or networks of servers in front of the desk, whose X-Forwarded-For is believed.
-        openid: A provider for signing in.
-        images: The names of the policies that are images: jobs use them, and no question reads them.
+    Policies are listed by their files, those of images by the file that would hold them.
     """
 
     place: Path

@@ -150,10 +150,8 @@ def _named(officers: Officers) -> str:
 class Act:
     """An act of officers.
 
-    Attributes:
-        title: Checks the parameters, and states the present effect for the second officer.
-        do: Does it, with a password for an account where it makes one.
-        password: Whether it makes a password.
+    `title` checks the parameters, and states the present effect for the second officer. `do` does it, with a
+    password for an account where the act makes one.
     """
 
     title: Callable[[Desk, Words], str]
@@ -163,12 +161,7 @@ class Act:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The outcome of an act.
-
-    Attributes:
-        waits: Whether it waits for a second officer.
-        told: The name and the value of a secret that this officer must pass on, and is told once.
-    """
+    """Whether an act waits for a second officer, and a secret that is told once."""
 
     waits: bool
     told: tuple[str, str] | None = None
@@ -206,13 +199,7 @@ def submit(desk: Desk, officer: Account, act: str, words: Words) -> Outcome:
 
 
 def confirm(desk: Desk, officer: Account, number: int, digest: str) -> Outcome:
-    """Do an act that another officer proposed.
-
-    Args:
-        desk: The desk.
-        officer: The second officer.
-        number: The proposal.
-        digest: Of the act, its parameters and its title, as the second officer saw them.
+    """Do an act that another officer proposed; `digest` is that of the proposal as the second officer saw it.
 
     Raises:
         Refused: If it does not wait, is not the one that was shown, would do something else by now, or was

@@ -51,12 +51,7 @@ class Dataset:
     The thread that charges has a planner and a connection of its own and never waits for rows: no charge tells
     how long the question before it took.
 
-    Args:
-        name: The policy's first table.
-        policy: The policy.
-        place: The policy's file.
-        ledger: Its ledger.
-        images: Whether it is images: jobs use them, and no question reads them.
+    Of `images` jobs are made, and no question reads them.
     """
 
     name: str
@@ -160,10 +155,8 @@ def open_datasets(
 ) -> tuple[dict[str, Dataset], dict[str, str]]:
     """Open the data set of every policy.
 
-    Args:
-        policies: By their files.
-        images: The names of those that are images.
-        known: The data sets of which a ledger is known to have shares: a new ledger is not made for them.
+    A new ledger is not made for data sets of which a ledger is `known` to have shares. `images` names the
+    policies that are images.
 
     Returns:
         The data sets, by each of their tables in small letters, and the reasons why others are not served.

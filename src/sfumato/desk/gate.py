@@ -74,11 +74,8 @@ class Stopped(Exception):
 class Access:
     """The roles that may use a route, or all visitors.
 
-    Attributes:
-        roles: The roles.
-        everybody: Whether all may, signed in or not.
-        act: The act of an officer there, by its name in the table of acts.
-        alone: The reason why an officer who changes something there needs no second one.
+    `act` is the act of an officer there, by its name in the table of acts; `alone` the reason why an officer
+    who changes something there needs no second one.
     """
 
     roles: frozenset[Role]

@@ -77,15 +77,7 @@ def windows(period: str, count: int, *, now: float) -> list[Window]:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """An allocation as it is asked for.
-
-    Args:
-        team: The team that may spend it.
-        purpose: Its purpose.
-        epsilon: The ε of each period.
-        period: "once", "month", "quarter" or "year".
-        periods: Number of periods, from this one on.
-    """
+    """An allocation as it is asked for: so much in each of some periods, from the present one on."""
 
     team: str
     purpose: str

@@ -34,8 +34,8 @@ from sfumato.query.table import RELATION
 
 if TYPE_CHECKING:
     from sfumato import datasets
+    from sfumato.learn.images import ImageRequest
     from sfumato.pate import PateSettings
-    from sfumato.recipes.images import ImageRequest
 
 OF_TABLES, OF_IMAGES = ("train", "synthesize", "report"), ("pate", "images", "report")
 KINDS = tuple(dict.fromkeys((*OF_TABLES, *OF_IMAGES)))
@@ -53,17 +53,7 @@ GOING = (QUEUED, RUNNING, CANCELLING)
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The chosen options of a job.
-
-    Args:
-        kind: "train", "synthesize" or "report" of a table, "pate", "images" or "report" of images.
-        epsilon: The ε that it may cost; 0 for a report.
-        target: The column to learn, or that a synthetic table keeps related.
-        model: The model that learns it.
-        rows: Number of rows or images to draw.
-        teachers: Number of teachers that vote on a label.
-        leave_out: Columns that are not used, on purpose.
-    """
+    """The chosen options of a job; `target` is the column to learn, or that a synthetic table keeps related."""
 
     kind: str
     epsilon: float = 0.0
@@ -110,7 +100,7 @@ def plan_of(job: Job, policy: Policy) -> tuple[float, float, DpEvent]:
         drawn = image_request(policy, images=job.rows, epsilon=job.epsilon)
         return drawn.plan.epsilon(drawn.delta), drawn.delta, drawn.plan.event()
     if job.kind == "train":
-        from sfumato.recipes.table import TableTraining
+        from sfumato.learn.table import TableTraining
 
         assert job.target is not None
         ready = TableTraining.prepare(policy, target=job.target, model=job.model, **chosen)  # type: ignore[arg-type]
@@ -146,7 +136,7 @@ def image_request(policy: Policy, *, images: int, epsilon: float) -> ImageReques
     import numpy as np
 
     from sfumato.datasets import Dataset
-    from sfumato.recipes.images import ImageRequest
+    from sfumato.learn.images import ImageRequest
 
     public = _public(policy.source)
     declared = Dataset(

@@ -95,9 +95,7 @@ class Tries:
 class Turns:
     """Turns at long work: some clients have one at once, the others one after another.
 
-    Args:
-        at_once: Number of threads that work at once.
-        of_one: Number of requests of one client that may wait for a turn; they hold no thread.
+    `at_once` threads work; `of_one` client may wait so many requests, which hold no thread.
     """
 
     def __init__(self, *, at_once: int, of_one: int) -> None:

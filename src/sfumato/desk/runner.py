@@ -24,7 +24,7 @@ from sfumato.desk.config import Settings, load_settings
 from sfumato.desk.database import Database
 from sfumato.errors import BudgetExceeded, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest, Head, Ledger, Reservation
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.policy import Policy
 from sfumato.query.answer import ledger_place
 from sfumato.storage import RunFolder, make_folder
@@ -171,7 +171,7 @@ def _watch(database: Database, job: Any, total: float) -> Callable[[float], None
 
 
 def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
-    from sfumato.recipes.table import TableTraining
+    from sfumato.learn.table import TableTraining
 
     policy, ledger = _opened(settings, database, job)
     chosen = {name: job.words[name] for name in ("target", "model", "leave_out")}
@@ -183,8 +183,8 @@ def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 
 
 def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    from sfumato.learn.marginals import engine_marginals
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.marginals import engine_marginals
     from sfumato.synthesis import Request, release
 
     policy, ledger = _opened(settings, database, job)
@@ -228,8 +228,8 @@ def _pate(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 
 def _images(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
     """Draw images, and measure them against the public ones."""
+    from sfumato.learn.images import release_images
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.images import release_images
 
     policy, ledger = _opened(settings, database, job)
     request = jobs.image_request(policy, images=job.words["rows"], epsilon=job.epsilon)

@@ -229,15 +229,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(place: Path, *, host: str, port: int, ready: Any, jobs: bool = True) -> None:
-    """Serve a desk until it is stopped.
-
-    Args:
-        place: The settings file.
-        host: The address to listen at.
-        port: The port; 0 for any that is free.
-        ready: Called with the port when the first page can be had.
-        jobs: Whether to run jobs too.
-    """
+    """Serve a desk until it is stopped; `ready` is called with the port when the first page can be had."""
     desk = Desk.open(place)
     desk.finish()
     asking.finish(desk)

@@ -50,6 +50,7 @@ from sfumato.holders.sums import (
     new_keys,
     public_keys,
 )
+from sfumato.learn import features, recipe_for
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PublicKey
 from sfumato.mechanisms.grid import Floats, Integers
@@ -58,7 +59,6 @@ from sfumato.pate.pipeline import fold_accuracies_of, mean_over_images, start_ac
 from sfumato.pate.plan import NOISE_SHARE
 from sfumato.pate.shards import assign, draw_key
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.recipes import features, recipe_for
 from sfumato.training import cross_entropy
 
 UNIT = "client"
@@ -249,8 +249,8 @@ def simulate_votes(
         settings: Teachers and students, as in `pate.run`; its plan is not used.
         epsilon: The ε of all labels against the best informed adversary.
         delta: Its δ.
-        losses: The holders lost in a round; by default `parties.dropped` holders chosen at random.
-        ledgers: The holders' ledgers by place, from 1.
+        losses: As for `simulate`.
+        ledgers: As for `simulate`.
         masked: False leaves the masks out: the same sum, hidden from no party.
 
     Returns:
@@ -452,8 +452,8 @@ def simulate_averaging(
         terms: Settings of the training.
         epsilon: The ε of one client, with all its rows, against the best informed adversary.
         delta: Its δ.
-        losses: The clients lost in a round; by default `parties.dropped` clients chosen at random.
-        ledgers: The clients' ledgers by place, from 1.
+        losses: As for `simulate`.
+        ledgers: As for `simulate`.
         masked: False leaves the masks out: the same sums, hidden from no party.
         on_round: Called after each round.
 

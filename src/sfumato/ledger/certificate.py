@@ -28,10 +28,10 @@ from sfumato.accounting import (
 )
 from sfumato.accounting.events import check_norm_bound
 from sfumato.errors import InvalidInput, NotPrivate
-from sfumato.ledger.chain import Head
-from sfumato.ledger.charge import part_of
+from sfumato.ledger.chain import Head, is_hexadecimal
 from sfumato.ledger.documents import CERTIFICATE, read_object, refuse_others
-from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, is_hexadecimal, signer
+from sfumato.ledger.rule import part_of
+from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
 from sfumato.storage import write_whole
 
 PURPOSE = "certificate"  # of a signature

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import InvalidInput, NotVerified
-from sfumato.ledger.chain import canonical
+from sfumato.ledger.chain import canonical, is_hexadecimal
 from sfumato.ledger.documents import read_object
 from sfumato.storage import write_new
 
@@ -165,10 +165,6 @@ def _bare(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _message(purpose: str, key: PublicKey, bare: Mapping[str, Any]) -> bytes:
     return f"sfumato {purpose} 1\n{key.id}\n".encode() + canonical(bare)
-
-
-def is_hexadecimal(value: object, digits: int) -> bool:
-    return isinstance(value, str) and len(value) == digits and not set(value) - set("0123456789abcdef")
 
 
 def _read_key(path: str | os.PathLike[str], load: Callable[[bytes], Any], kind: Any, name: str) -> Any:

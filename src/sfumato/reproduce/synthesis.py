@@ -24,14 +24,14 @@ import torch
 from sfumato import _validate, datasets, results
 from sfumato.array_files import read_archive
 from sfumato.datasets import Dataset
+from sfumato.learn.images import ImageRequest, StyleSettings, release_images
+from sfumato.learn.images import measures as measure
+from sfumato.learn.images.plan import HEAD_SHARE
+from sfumato.learn.images.styles import DRAW, Images, Integers, to_inputs
+from sfumato.learn.kept_fit import kept_fit
 from sfumato.ledger import Unrecorded
 from sfumato.models import load_prior
 from sfumato.randomness import SecretStream
-from sfumato.recipes.images import ImageRequest, StyleSettings, release_images
-from sfumato.recipes.images import measures as measure
-from sfumato.recipes.images.plan import HEAD_SHARE
-from sfumato.recipes.images.styles import DRAW, Images, Integers, to_inputs
-from sfumato.recipes.kept_fit import kept_fit
 from sfumato.storage import RunFolder, read_json, write_whole
 
 DELTA = 1e-5

@@ -12,7 +12,7 @@ from sfumato.cli.app import app
 from sfumato.holders import rehearsals, tasks
 from sfumato.holders.rehearsals import vote_study
 from sfumato.holders.sums import new_keys, public_keys
-from sfumato.recipes import Recipe
+from sfumato.learn import Recipe
 from sfumato.results import SeveralHolders, read_run
 
 

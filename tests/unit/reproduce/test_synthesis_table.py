@@ -9,8 +9,8 @@ import pytest
 
 from sfumato import datasets
 from sfumato.datasets import Dataset, strokes
-from sfumato.recipes import DIGITS, features
-from sfumato.recipes.images import StyleSettings
+from sfumato.learn import DIGITS, features
+from sfumato.learn.images import StyleSettings
 from sfumato.reproduce import synthesis
 from sfumato.results import read_run
 

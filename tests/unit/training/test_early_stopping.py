@@ -16,7 +16,7 @@ from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
 from sfumato.fitting import evaluate
 from sfumato.ledger import Ledger
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.randomness import SecretStream
 from sfumato.results import EpochReport, read_history, read_run
 from sfumato.storage import RunFolder
