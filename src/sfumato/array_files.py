@@ -71,7 +71,7 @@ def _opened(path: Path, framework: str) -> Any:
 
 
 def parsed(text: str | bytes) -> Any:
-    """Return the JSON value of a description: short, every number finite, every text one that can be written."""
+    """Return the JSON value of a description: short, with finite numbers and writable texts."""
     if len(text) > LARGEST_TEXT:
         raise ValueError("expected a shorter description")
     value = json.loads(text)

@@ -92,8 +92,8 @@ def parameters(found: Any) -> list[str]:
 def undescribed(found: Any) -> list[str]:
     """What a reader of the docstring would have to guess.
 
-    A class describes the words that several of its methods take once, among its fields or under `Terms`. A first
-    line that begins with `Return` says what is returned.
+    A class describes the words that several of its methods take once, among its fields or under `Terms`. A
+    first line that begins with `Return` says what is returned.
     """
     parts = sections(found.__doc__)
     of_class = sections(CLASS_OF[found].__doc__) if found in CLASS_OF else {}

@@ -47,7 +47,7 @@ def test_public_names():
         "audit",
         "learn",
         "holders",
-        "results",
+        "runs",
     ],
 )
 def test_packages_export_what_they_say(package):
@@ -101,5 +101,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("tracing", "audit", "learn", "holders", "results"),
+    *("tracing", "audit", "learn", "holders", "runs"),
 )

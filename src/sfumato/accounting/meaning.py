@@ -10,6 +10,7 @@ import numpy as np
 from sfumato import _validate
 from sfumato.accounting.events import DpEvent, Relation
 from sfumato.accounting.pld import deltas, epsilon
+from sfumato.caveats import Caveat, Code
 from sfumato.errors import LittleProtection
 
 LARGEST_EPSILON = 10.0
@@ -23,7 +24,7 @@ LARGEST_DELTA = 1e-3
 _BELOW = "choose delta well below 1 / number of people"
 
 
-def protection_warning(epsilon: float | None, delta: float, people: float | None = None) -> str | None:
+def protection_warning(epsilon: float | None, delta: float, people: float | None = None) -> Caveat | None:
     """One sentence about an (ε, δ) that promises practically no protection; None where it promises some.
 
     Args:
@@ -62,7 +63,7 @@ def protection_warning(epsilon: float | None, delta: float, people: float | None
         remedies.append(_BELOW)
     if not reasons:
         return None
-    return f"promises practically no protection: {', and '.join(reasons)}; {', and '.join(remedies)}"
+    return Code.NO_PROTECTION(why=f"{', and '.join(reasons)}; {', and '.join(remedies)}")
 
 
 def warn_of_little_protection(what: str, epsilon: float, delta: float, *, people: float | None = None) -> None:

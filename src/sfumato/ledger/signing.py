@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger.chain import canonical, is_hexadecimal
-from sfumato.ledger.documents import read_object
+from sfumato.schema import read_file
 from sfumato.storage import write_new
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class KeyStatement:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> KeyStatement:
-        return cls.from_json(read_object(path, "a statement about a key"))
+        return cls.from_json(read_file(path, "a statement about a key"))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KeyStatement:

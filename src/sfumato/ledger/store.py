@@ -12,7 +12,8 @@ from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
 from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.chain import Row, canonical
-from sfumato.ledger.documents import EXPORT, parse, refuse_others
+from sfumato.ledger.documents import EXPORT, refuse_others
+from sfumato.schema import parse_json
 
 Column = Literal["sequence", "settles", "about"]
 
@@ -159,7 +160,7 @@ def _is_export(place: str) -> bool:
 
 def _read_export(path: str) -> list[Row]:
     try:
-        data = parse(Path(path).read_bytes())
+        data = parse_json(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise LedgerTampered(f"expected {path} to be a ledger or an export of one, got neither") from error
     if not isinstance(data, dict) or not EXPORT.is_one(data):

@@ -20,11 +20,12 @@ from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import FREE, OF_LEASES, Entry, Head, canonical
 from sfumato.ledger.charge import EXCEEDED, Lease, event_in
-from sfumato.ledger.documents import WITNESS, read_object, refuse_others
+from sfumato.ledger.documents import WITNESS, refuse_others
 from sfumato.ledger.log import now
 from sfumato.ledger.rule import Account, Rule, Tally, counted_event, exact_epsilon, part_of, same_releases
 from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, signer
 from sfumato.ledger.state import PART, WHOLE, State
+from sfumato.schema import read_file
 
 if TYPE_CHECKING:
     from sfumato.ledger.ledger import Ledger
@@ -324,7 +325,7 @@ class Witness:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Witness:
-        return cls.from_json(read_object(path, "a witness of a ledger"))
+        return cls.from_json(read_file(path, "a witness of a ledger"))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Witness:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sfumato.mechanisms import Banded, LambdaCGD
-from sfumato.results import EpochReport
+from sfumato.runs import EpochReport
 from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.clip import Automatic, ChunkResult, Clipping, Flat, PerLayer

@@ -13,7 +13,7 @@ from sfumato.holders import rehearsals, tasks
 from sfumato.holders.rehearsals import vote_study
 from sfumato.holders.sums import new_keys, public_keys
 from sfumato.learn import Recipe
-from sfumato.results import SeveralHolders, read_run
+from sfumato.runs import SeveralHolders, read_run
 
 
 @pytest.fixture(autouse=True)

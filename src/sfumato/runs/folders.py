@@ -11,10 +11,8 @@ from typing import Any
 
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate
-from sfumato.results.kinds import from_json
-from sfumato.results.record import build
-from sfumato.results.result import Result
-from sfumato.results.runs import EpochReport
+from sfumato.runs.results import EpochReport, Result, from_json
+from sfumato.schema import read
 from sfumato.storage import CERTIFICATE, RunFolder, read_json, read_lines
 
 RESULT, PLAN, HISTORY, MODEL, TIMINGS = (
@@ -65,9 +63,7 @@ def write_history(folder: RunFolder, history: Iterable[EpochReport]) -> None:
 
 def read_history(folder: RunFolder) -> list[EpochReport]:
     """One report for each epoch; a folder without a history has none."""
-    lines = read_lines(folder.release / HISTORY)
-    old = {"epsilon": "epsilon_if_fixed_in_advance"}  # as it was called before
-    return [build(EpochReport, {old.get(name, name): line[name] for name in line}) for line in lines]
+    return [read(EpochReport, line) for line in read_lines(folder.release / HISTORY)]
 
 
 @dataclass(frozen=True, kw_only=True)

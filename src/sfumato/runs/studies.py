@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from sfumato.results.record import Count, Delta, Epsilon, Json, Range, Record, Share
-from sfumato.results.result import Result
-from sfumato.results.runs import Epoch
+from msgspec import Meta
+
+from sfumato.runs.results import Epoch, Result
+from sfumato.schema import Count, Delta, Epsilon, Json, Model, Share
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network(Record):
+class Network(Model):
     """One network of a comparison; without privacy its ε is None."""
 
     name: str
@@ -22,8 +21,7 @@ class Network(Record):
     history: tuple[Epoch, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureMaps(Record):
+class FeatureMaps(Model):
     """Names of pictures: of an input, and of what each layer of each network makes of it."""
 
     digit: str
@@ -31,11 +29,9 @@ class FeatureMaps(Record):
     private: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison(Result):
+class Comparison(Result, tag="comparison"):
     """The same network with and without privacy."""
 
-    kind: ClassVar[str] = "comparison"
     data: str
     rows: Count
     test_rows: Count
@@ -47,8 +43,7 @@ class Comparison(Result):
     feature_maps: FeatureMaps | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepRun(Record):
+class SweepRun(Model):
     """One run of a sweep; `target_epsilon` is what it was calibrated to."""
 
     epsilon: Epsilon
@@ -58,11 +53,9 @@ class SweepRun(Record):
     test_loss: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sweep(Result):
+class Sweep(Result, tag="sweep"):
     """One method at several ε, each with repetitions."""
 
-    kind: ClassVar[str] = "sweep"
     method: str  # "network" from first weights, or the "recipe" on public features
     name: str
     data: str
@@ -75,30 +68,25 @@ class Sweep(Result):
     plain_accuracy: Share | None = None  # the same method without privacy
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseLevel(Record):
+class NoiseLevel(Model):
     """How many noised images can still be read at one ε; None: no noise."""
 
     epsilon: Epsilon | None
     readable: Share
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoisedDigits(Result):
+class NoisedDigits(Result, tag="noised-digits"):
     """Digits with more and more noise: one picture, a row for each level, the clear ones first."""
 
-    kind: ClassVar[str] = "noised-digits"
     delta: Delta
     sheet: str
-    digits: Annotated[int, Range(0, 100)]  # that stand side by side
+    digits: Annotated[int, Meta(ge=0, le=100)]  # that stand side by side
     levels: tuple[NoiseLevel, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SyntheticDigits(Result):
+class SyntheticDigits(Result, tag="synthetic-digits"):
     """Images of nobody: one picture with a column for each class, and rows as `rows` names them."""
 
-    kind: ClassVar[str] = "synthetic-digits"
     data: str
     epsilon: Epsilon
     delta: Delta
@@ -113,14 +101,12 @@ class SyntheticDigits(Result):
     rows: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Histogram(Record):
+class Histogram(Model):
     counts: tuple[Count, ...]
     edges: tuple[float, ...]  # one more than counts
 
 
-@dataclass(frozen=True, kw_only=True)
-class AverageAttack(Record):
+class AverageAttack(Model):
     """Two averages over groups that differ in one person, and the age they give away."""
 
     truth: float
@@ -137,8 +123,7 @@ class AverageAttack(Record):
     epsilon: Epsilon
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reconstruction(Record):
+class Reconstruction(Model):
     """How many people's secrets many noisy sums gave away."""
 
     people: Count
@@ -148,26 +133,22 @@ class Reconstruction(Record):
     guessing: Share
 
 
-@dataclass(frozen=True, kw_only=True)
-class Differencing(Result):
+class Differencing(Result, tag="differencing"):
     """What an attacker gets out of averages and sums."""
 
-    kind: ClassVar[str] = "differencing"
     attack: AverageAttack
     histogram: Histogram
     without_a_limit: Reconstruction | None = None
     under_a_budget: Reconstruction | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PointEstimate(Record):
+class PointEstimate(Model):
     value: float
     lower: float
     upper: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttackedNetwork(Record):
+class AttackedNetwork(Model):
     """How well an attacker tells members from others; the curve is (false, true) positive rates."""
 
     name: str
@@ -178,11 +159,9 @@ class AttackedNetwork(Record):
     curve: tuple[tuple[Share, Share], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Membership(Result):
+class Membership(Result, tag="membership"):
     """Membership inference against networks with and without privacy."""
 
-    kind: ClassVar[str] = "membership"
     attack: str
     members: Count  # that each network was trained on
     delta: Delta
@@ -190,10 +169,8 @@ class Membership(Result):
     networks: tuple[AttackedNetwork, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reproduction(Result):
+class Reproduction(Result, tag="reproduction"):
     """A published table beside ours, as its own command shows it."""
 
-    kind: ClassVar[str] = "reproduction"
     name: str
     findings: Mapping[str, Json]

@@ -5,7 +5,7 @@
 True
 """
 
-from sfumato.results.folders import (
+from sfumato.runs.folders import (
     MODEL,
     RESULT,
     Run,
@@ -15,10 +15,8 @@ from sfumato.results.folders import (
     write_history,
     write_run,
 )
-from sfumato.results.kinds import KINDS, from_json
-from sfumato.results.record import Record
-from sfumato.results.result import FORMAT, Result
-from sfumato.results.runs import (
+from sfumato.runs.results import (
+    FORMAT,
     Audit,
     Ballot,
     ChargeLine,
@@ -29,13 +27,16 @@ from sfumato.results.runs import (
     LedgerStatement,
     PlainTraining,
     Reports,
+    Result,
+    SeveralHolders,
     Tracing,
     Training,
     Tuning,
     Votes,
+    from_json,
+    kinds,
 )
-from sfumato.results.several import SeveralHolders
-from sfumato.results.studies import (
+from sfumato.runs.studies import (
     AttackedNetwork,
     AverageAttack,
     Comparison,
@@ -56,7 +57,6 @@ from sfumato.results.studies import (
 
 __all__ = [
     "FORMAT",
-    "KINDS",
     "MODEL",
     "RESULT",
     "AttackedNetwork",
@@ -80,7 +80,6 @@ __all__ = [
     "PlainTraining",
     "PointEstimate",
     "Reconstruction",
-    "Record",
     "Reports",
     "Reproduction",
     "Result",
@@ -95,6 +94,7 @@ __all__ = [
     "Votes",
     "find_runs",
     "from_json",
+    "kinds",
     "read_history",
     "read_run",
     "write_history",

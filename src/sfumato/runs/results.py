@@ -1,17 +1,60 @@
-"""Results of single runs: one release each, or one statement."""
+"""Typed results of runs: frozen models that hold nothing but figures that were paid for, or are public.
+
+A kind of result is a subclass of `Result` with a tag; to define it is to register it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from sfumato.results.record import Count, Delta, Epsilon, Json, Record, Share
-from sfumato.results.result import Result
+from sfumato.errors import InvalidInput
+from sfumato.schema import Count, Delta, Epsilon, Json, Model, Share, read
+
+FORMAT = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Epoch(Record):
+class Result(Model, tag_field="kind"):
+    """The figures of a run of one kind."""
+
+    @property
+    def kind(self) -> str:
+        return str(type(self).__struct_config__.tag)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "format": FORMAT, **super().to_json()}
+
+
+def kinds() -> dict[str, type[Result]]:
+    """Return every kind of result that is defined by now, by its tag."""
+    return {str(made.__struct_config__.tag): made for made in _below(Result)}
+
+
+def _below(made: type[Result]) -> Iterator[type[Result]]:
+    for inner in made.__subclasses__():
+        yield inner
+        yield from _below(inner)
+
+
+def from_json(data: Mapping[str, Any]) -> Result:
+    """Return the result that `to_json` wrote.
+
+    >>> from_json({"kind": "failure", "format": 2, "title": "a stage", "sentence": "no data"})
+    Failure(title='a stage', sentence='no data')
+    """
+    if data.get("format") != FORMAT:
+        raise InvalidInput(
+            f"expected a result of format {FORMAT}, got format={data.get('format')!r}; update sfumato"
+        )
+    kind, known = data.get("kind"), kinds()
+    if not isinstance(kind, str) or kind not in known:
+        raise InvalidInput(
+            f"expected a result of a known kind, got kind={kind!r}; known: {', '.join(sorted(known))}"
+        )
+    return read(known[kind], {name: value for name, value in data.items() if name != "format"})
+
+
+class Epoch(Model):
     """How good a network is on public data after an epoch."""
 
     epoch: Count
@@ -19,7 +62,6 @@ class Epoch(Record):
     test_loss: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class EpochReport(Epoch):
     """What may be said after an epoch, whose checkpoint is durable: all of it is public or was paid for.
 
@@ -42,11 +84,9 @@ class EpochReport(Epoch):
     held_out_epsilon: Epsilon | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training(Result):
+class Training(Result, tag="training"):
     """A model trained privately; its curve is in history.jsonl."""
 
-    kind: ClassVar[str] = "training"
     epsilon: Epsilon
     delta: Delta
     test_accuracy: Share | None  # on public data; None: there was none
@@ -58,20 +98,16 @@ class Training(Result):
     data: str | None = None  # a public data set's name; None: the user's own
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlainTraining(Result):
+class PlainTraining(Result, tag="plain-training"):
     """A model trained without privacy, for the private half of a folder: it may not be published."""
 
-    kind: ClassVar[str] = "plain-training"
     test_accuracy: Share | None
     test_loss: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tuning(Result):
+class Tuning(Result, tag="tuning"):
     """The best of a random number of private trials, and the settings that it was made with."""
 
-    kind: ClassVar[str] = "tuning"
     epsilon: Epsilon
     delta: Delta
     test_accuracy: Share | None
@@ -81,8 +117,7 @@ class Tuning(Result):
     data: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ballot(Record):
+class Ballot(Model):
     """One query: the votes for each class, the same with noise, the answer (-1: none), and the truth."""
 
     counts: tuple[Count, ...]
@@ -91,11 +126,9 @@ class Ballot(Record):
     truth: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Votes(Result):
+class Votes(Result, tag="votes"):
     """Public images labelled by private vote, and a student that learned from the labels."""
 
-    kind: ClassVar[str] = "votes"
     epsilon: Epsilon
     delta: Delta
     student_accuracy: Share  # on public images that the student never saw
@@ -112,11 +145,9 @@ class Votes(Result):
     ballots: tuple[Ballot, ...] = ()  # of data that everybody has: votes are private
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reports(Result):
+class Reports(Result, tag="reports"):
     """Records noised one by one before they left their owners, and what was learned from them."""
 
-    kind: ClassVar[str] = "reports"
     epsilon: Epsilon
     delta: Delta
     people: Count
@@ -125,11 +156,9 @@ class Reports(Result):
     data: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Audit(Result):
+class Audit(Result, tag="audit"):
     """A claimed ε beside what an attack proved of it."""
 
-    kind: ClassVar[str] = "audit"
     claimed_epsilon: Epsilon
     delta: Delta
     lower_bound: Epsilon  # holds with probability 1 − alpha
@@ -142,8 +171,7 @@ class Audit(Result):
     details: Mapping[str, Json]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpidemicCurve(Record):
+class EpidemicCurve(Model):
     """One epidemic under one way of giving out tests: the share of people infected, day by day."""
 
     method: str
@@ -156,11 +184,9 @@ class EpidemicCurve(Record):
     prevalence: tuple[Share, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tracing(Result):
+class Tracing(Result, tag="tracing"):
     """Simulated epidemics in one town."""
 
-    kind: ClassVar[str] = "tracing"
     people: Count
     days: Count
     delta: Delta
@@ -168,8 +194,7 @@ class Tracing(Result):
     curves: tuple[EpidemicCurve, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChargeLine(Record):
+class ChargeLine(Model):
     """One charge of a ledger, by itself and with all before it."""
 
     entry: Count
@@ -179,11 +204,9 @@ class ChargeLine(Record):
     private: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerStatement(Result):
+class LedgerStatement(Result, tag="ledger"):
     """A ledger: its budget, its charges, and what it refused."""
 
-    kind: ClassVar[str] = "ledger"
     epsilon: Epsilon
     delta: Delta
     unit: str
@@ -196,10 +219,28 @@ class LedgerStatement(Result):
     refusal: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure(Result):
+class Failure(Result, tag="failure"):
     """A run that failed: one sentence says why."""
 
-    kind: ClassVar[str] = "failure"
     title: str
     sentence: str
+
+
+class SeveralHolders(Result, tag="several-holders"):
+    """A model of several holders, who saw nothing of each other: what each adversary may learn of one unit."""
+
+    holders: Count
+    dropped: Count  # that may be lost in each round
+    colluding: Count  # that may collude with the coordinator
+    threshold: Count  # that must help to open a round
+    rounds: Count
+    numbers: Count  # that are added up in a round
+    unit: str = "record"
+    recipient: Epsilon  # ε against whoever receives the model, and so for the others
+    holder: Epsilon
+    coordinator: Epsilon
+    coalition: Epsilon
+    delta: Delta
+    test_accuracy: Share | None = None
+    data: str | None = None
+    pictures: tuple[str, ...] = ()  # of drawings: what a holder has, what leaves it, what all learn
