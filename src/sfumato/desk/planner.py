@@ -1,11 +1,12 @@
-"""Planning: releases with sliders, their price together, and one charge for all of them.
+"""The page of the planner: releases with sliders, their price together, and one charge for all of them.
 
-The plan is in the address of the page: a bookmark saves it, and a link shows it to somebody else.
+The plan is in the address of the page: a bookmark saves it, and a link shows it to others.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,39 +14,36 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
 from sfumato.desk.accounts import Role, checked_line
-from sfumato.desk.datasets import Dataset
-from sfumato.desk.desk import Desk
+from sfumato.desk.desk import Dataset, Desk
 from sfumato.desk.gate import allow, effort
-from sfumato.desk.pages.page import Fields, Page, desk_of, render, take
-from sfumato.desk.trade_off import trade_off
+from sfumato.desk.pages import Fields, render, take
 from sfumato.errors import InvalidInput, Refused, SfumatoError
 from sfumato.governance import Plan, PlanPrice
 from sfumato.query.names import Names
 
-router = APIRouter()
-PAGE = Page(router=router, title="Plan", path="/plan", roles=(Role.OFFICER, Role.ANALYST), order=25)
+router = APIRouter(include_in_schema=False)
 MOST_LINES = 12
+FIELDS = ("name", "kind", "epsilon", "times", "details")
 KINDS = ("query", "model", "survey")
-"""Those of a table whose policy is known: all that is asked of it is priced as a question."""
+"""Kinds of releases from a table whose policy is known: counts and averages are priced as questions."""
 
 
 def _starts(dataset: Dataset) -> dict[str, dict[str, str]]:
-    """The lines to begin with; questions are such that the table answers them."""
+    """Return the lines to begin with; their questions are such that the table answers them."""
     name = dataset.policy.private_names[0]
     policy = dataset.policy.private(name) or dataset.policy
     names = Names(policy=policy, table=policy.table)
     bounded = next((column.name for column in policy.columns.values() if column.bounds is not None), None)
     average = None if bounded is None else names.example_for(bounded)
     lines = {
-        "counts": ("query", "a table of counts, monthly for a year", "0.05", "12", names.example_group_by()),
-        "average": ("query", "an average, monthly for a year", "0.02", "12", average),
-        "query": ("query", "a question", "0.1", "1", names.example()),
-        "model": ("model", "a model", "1", "1", "size=60000 batch=600 epochs=10"),
-        "survey": ("survey", "a survey", "1", "1", "answers=2 people=1000"),
+        "counts": ("a table of counts, monthly for a year", "query", "0.05", "12", names.example_group_by()),
+        "average": ("an average, monthly for a year", "query", "0.02", "12", average),
+        "query": ("a question", "query", "0.1", "1", names.example()),
+        "model": ("a model", "model", "1", "1", "size=60000 batch=600 epochs=10"),
+        "survey": ("a survey", "survey", "1", "1", "answers=2 people=1000"),
     }
-    fields = ("kind", "name", "epsilon", "times", "details")
     return {
-        button: {field: value or "" for field, value in zip(fields, line, strict=True)}
+        button: {field: value or "" for field, value in zip(FIELDS, line, strict=True)}
         for button, line in lines.items()
         if line[-1] is not None
     }
@@ -55,12 +53,18 @@ def _starts(dataset: Dataset) -> dict[str, dict[str, str]]:
 @allow(Role.OFFICER, Role.ANALYST)
 def page(request: Request) -> HTMLResponse:
     asked = request.query_params
-    lines = _lines(asked)
-    dataset = _chosen(desk_of(request), asked.get("dataset"))
+    columns = [[str(value)[:2000] for value in asked.getlist(name)] for name in FIELDS]
+    gone = set(asked.getlist("gone"))  # lines whose box to leave them out is ticked
+    lines = [
+        dict(zip(FIELDS, row, strict=True))
+        for place, row in enumerate(zip(*columns, strict=False))
+        if str(place) not in gone
+    ][:MOST_LINES]
+    dataset = _chosen(request.app.state.desk, asked.get("dataset"))
     added = _starts(dataset).get(asked.get("add", ""))
     if added is not None and len(lines) < MOST_LINES:
         lines.append(added)
-    return _page(request, lines, dataset.name, asked.get("plan", "year"))
+    return _page(request, lines, dataset, asked.get("plan", "year"))
 
 
 def _chosen(desk: Desk, name: str | None) -> Dataset:
@@ -74,42 +78,43 @@ def _chosen(desk: Desk, name: str | None) -> Dataset:
 @router.post("/plan/charge")
 @allow(Role.OFFICER, act="charge")
 def charge(request: Request, fields: Fields) -> Response:
-    """Charge what the page showed, as one."""
-    desk = desk_of(request)
+    """Charge the plan that the page showed, as one."""
     try:
         lines = json.loads(fields.get("lines", ""))
     except (ValueError, RecursionError):
         lines = None
-    if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
+    if not isinstance(lines, list) or not all(
+        isinstance(line, dict) and all(isinstance(line.get(name), str) for name in FIELDS) for line in lines
+    ):
         raise InvalidInput("expected the plan that the page showed; load the page again")
-    dataset, name = (
-        desk.dataset(fields.get("dataset")),
-        checked_line("name of the plan", fields.get("plan", "")),
-    )
+    dataset = request.app.state.desk.dataset(fields.get("dataset"))
+    name = checked_line("name of the plan", fields.get("plan", ""))
     words = {"dataset": dataset.name, "plan": _settings(dataset, name, lines)}
     try:
         return take(request, words, then="/ledger")
     except Refused as error:
-        return _page(request, lines, dataset.name, name, refusal=str(error), status=409)
+        return _page(request, lines, dataset, name, refusal=str(error), status=409)
 
 
 def _page(
     request: Request,
     lines: list[dict[str, str]],
-    dataset: str | None,
+    dataset: Dataset,
     name: str,
     *,
     refusal: str | None = None,
     status: int = 200,
 ) -> HTMLResponse:
-    desk, price = desk_of(request), None
-    chosen = _chosen(desk, dataset)
+    desk: Desk = request.app.state.desk
+    price: PlanPrice | None = None
     try:
         if lines:
             with effort(request):
-                price = _plan(desk, chosen, name, lines).price()
+                settings = _settings(dataset, name, lines)
+                price = Plan.from_settings(settings, policy=lambda asked: desk.dataset(asked).table).price()
     except SfumatoError as error:
         refusal = refusal or str(error)
+    pairs = [(field, line[field]) for line in lines for field in FIELDS]
     return render(
         request,
         "plan.html",
@@ -117,17 +122,17 @@ def _page(
         lines=lines,
         plan=name,
         kinds=list(KINDS),
-        starts={button: line["name"] for button, line in _starts(chosen).items()},
-        dataset=chosen.name,
+        starts={button: line["name"] for button, line in _starts(dataset).items()},
+        dataset=dataset.name,
         datasets=[one.name for one in desk.tables()],
-        left=chosen.ledger.epsilon_left,
+        left=dataset.ledger.epsilon_left,
         price=price,
-        chart=None if price is None else trade_off(price.attacker),
+        curve=[] if price is None else _curve(price),
         saved=json.dumps(lines),
-        link=_link(lines, chosen.name, name),
+        link="/plan?" + urlencode([("dataset", dataset.name), ("plan", name), *pairs]),
         refusal=refusal,
         most=MOST_LINES,
-        cheaper=None if price is None else _cheaper(price),
+        cheaper="" if price is None else _cheaper(price),
     )
 
 
@@ -137,9 +142,10 @@ def _cheaper(price: PlanPrice) -> str:
     return f"{1 - price.together / price.one_by_one:.0%} less than one after another"
 
 
-def _plan(desk: Desk, dataset: Dataset, name: str, lines: list[dict[str, str]]) -> Plan:
-    settings = _settings(dataset, name, lines)
-    return Plan.from_settings(settings, policy=lambda asked: desk.dataset(asked).table)
+def _curve(price: PlanPrice) -> list[tuple[float, ...]]:
+    """Return false and true accusations on logarithmic axes: 0.1% is 0, and 100% is 1."""
+    rates = sorted(price.attacker.items())
+    return [tuple(1 + math.log10(max(rate, 1e-3)) / 3 for rate in pair) for pair in rates]
 
 
 def _settings(dataset: Dataset, name: str, lines: list[dict[str, str]]) -> dict[str, Any]:
@@ -181,24 +187,3 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text[:100]
-
-
-_FIELDS = ("name", "kind", "epsilon", "times", "details")
-
-
-def _is_line(line: object) -> bool:
-    return isinstance(line, dict) and all(isinstance(line.get(name), str) for name in _FIELDS)
-
-
-def _lines(asked: Any) -> list[dict[str, str]]:
-    """The lines of the address, but for those whose box to leave them out is ticked."""
-    columns = [[str(value)[:2000] for value in asked.getlist(name)] for name in _FIELDS]
-    gone = {str(value) for value in asked.getlist("gone")}
-    rows = zip(*columns, strict=False)
-    found = [dict(zip(_FIELDS, row, strict=True)) for place, row in enumerate(rows) if str(place) not in gone]
-    return found[:MOST_LINES]
-
-
-def _link(lines: list[dict[str, str]], dataset: str, name: str) -> str:
-    pairs = [(field, line[field]) for line in lines for field in _FIELDS]
-    return "/plan?" + urlencode([("dataset", dataset), ("plan", name), *pairs])

@@ -1,4 +1,4 @@
-"""A desk to try: invented people, a policy, and one account of each role."""
+"""A desk to try: invented people, their policy beside this file, and one account of each role."""
 
 from __future__ import annotations
 
@@ -6,54 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from sfumato.desk.accounts import Secrets
+from sfumato.desk.accounts import Secrets, add_person
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
-from sfumato.desk.people import add_person
 from sfumato.display import csv_bytes
 from sfumato.randomness import public_generator
 from sfumato.storage import make_folder, write_whole
 
 SIZE = 5000
 CITIES = ("Delft", "Gouda", "Leiden", "Utrecht")
-_POLICY = f"""# Invented people: nobody's data.
-[table]
-name = "people"
-source = "people.csv"
-public_size = {SIZE}
-
-[budget]
-epsilon = 8.0
-delta = 1e-6
-
-[columns.age]
-type = "integer"
-lower = 0
-upper = 110
-
-[columns.city]
-type = "text"
-categories = {list(CITIES)}
-
-[columns.smoker]
-type = "boolean"
-
-[columns.visits]
-type = "integer"
-lower = 0
-upper = 20
-
-[columns.ill]
-type = "integer"
-lower = 0
-upper = 1
-categories = [0, 1]
-"""
-_DESK = """policies = ["people.toml"]
-database = "desk.db"
-tick = 1
-name = "Example desk"
-"""
 
 
 def make_example(place: Path) -> list[Secrets]:
@@ -64,8 +25,8 @@ def make_example(place: Path) -> list[Secrets]:
     """
     make_folder(place.parent, readable=True)
     write_whole(place.parent / "people.csv", _people())
-    write_whole(place.parent / "people.toml", _POLICY.encode())
-    write_whole(place, _DESK.encode())
+    for source, target in (("people.toml", place.with_name("people.toml")), ("desk.toml", place)):
+        write_whole(target, Path(__file__).with_name(source).read_bytes())
     desk = Desk.open(place)
     wanted = Wanted(team="care", purpose="waiting times", epsilon=1.0, period="quarter", periods=4)
     made = [

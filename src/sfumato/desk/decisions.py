@@ -1,4 +1,4 @@
-"""One table of what officers do to budgets and accounts, and the second officer who must confirm it.
+"""Requests for allocations, and the acts of officers, with the second officer who must confirm them.
 
 An act that spends, closes or hands over a budget is in `ACTS`. `submit` does it at once. Where a policy asks
 for four eyes, `submit` keeps it as a proposal: the act, its parameters, its title, the digest of all three, the
@@ -13,42 +13,145 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, select
 
-from sfumato.desk import accounts, approvals, grants
+from sfumato.desk import accounts, grants
 from sfumato.desk import database as db
-from sfumato.desk.accounts import Account, Role
-from sfumato.desk.approvals import Officers
-from sfumato.desk.grants import Wanted
+from sfumato.desk.accounts import Account, Role, checked_line
+from sfumato.desk.grants import DECIDING, Wanted
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.rule import counted_event
 
 if TYPE_CHECKING:
     from sfumato.desk.database import Database
-    from sfumato.desk.desk import Desk
+    from sfumato.desk.desk import Dataset, Desk
 
+Officers = Sequence[Account]
+"""The officers who agree to an act: one, or two where the policy asks for four eyes."""
 Words = Mapping[str, Any]
 """The parameters of an act, as JSON holds them. The policy of "dataset" says whether two must agree."""
 LASTS = 7 * 24 * 3600.0
-"""Seconds for which a proposal waits: what its title says of a budget may not hold for much longer."""
+"""Seconds for which a proposal waits: its title may not hold for much longer."""
 MOST_OPEN = 20
-"""Proposals of one officer that may wait."""
-OPEN, DOING, DONE, WITHDRAWN, UNCLEAR = "open", "doing", "done", "withdrawn", "unclear"
+"""Requests of one team, and proposals of one officer, that may wait."""
+OPEN, APPROVED, DECLINED = "open", "approved", "declined"
+DOING, DONE, WITHDRAWN, UNCLEAR = "doing", "done", "withdrawn", "unclear"
+DECIDED = (APPROVED, DECLINED)
+
+
+# Requests
+
+
+def request(
+    desk: Desk, account: Account, dataset: Dataset, wanted: Wanted, *, reason: str, grant: int | None = None
+) -> int:
+    """Ask for an allocation; with `grant` for more of one that the team has, in the present period."""
+    reason = checked_line("reason", reason)
+    if grant is not None:
+        found = {one.id: one for one in grants.of_team(desk, wanted.team, dataset.name)}.get(grant)
+        if found is None:
+            raise InvalidInput("expected an allocation of your team")
+        wanted = replace(wanted, purpose=found.purpose, period=found.period, periods=1)
+    grants.check_size(wanted)
+    waits = (db.requests.c.team == wanted.team) & db.requests.c.state.not_in(DECIDED)
+    with desk.database.write() as connection:
+        if len(connection.execute(select(db.requests.c.id).where(waits)).all()) >= MOST_OPEN:
+            raise InvalidInput(f"expected at most {MOST_OPEN} requests of a team to wait; wait for a decision")
+        values = {"account": account.id, "dataset": dataset.name, "grant": grant, "reason": reason}
+        return db.inserted(connection, db.requests, **values, **asdict(wanted), state=OPEN, created=time.time())
+
+
+def approve(desk: Desk, officers: Officers, number: int) -> None:
+    """Approve a request, and have the ledger set the allocation aside.
+
+    Raises:
+        Refused: If it was decided already.
+        InvalidInput: If so much is not left. It stays open.
+    """
+    with _deciding(desk, number) as dataset:
+        with desk.database.write() as connection:
+            row = waiting_request(connection, number)
+            asker = accounts.names(connection)[row.account]
+            said = f"request {row.id} of {asker} approved by {_named(officers)}: {row.reason}"
+            wanted = wanted_of(row)
+            grant = grants.plan(connection, desk, dataset, wanted, said=said, grant=row.grant, request=number)
+            grants.decide(connection, [number], OPEN, decided_by=officers[-1].id, grant=grant)
+        grants.settle(desk, dataset, grant)
+
+
+def decline(desk: Desk, officer: Account, number: int) -> None:
+    """Decline a request, with a line in the ledger."""
+    with _deciding(desk, number) as dataset:
+        with desk.database.read() as connection:
+            row = waiting_request(connection, number)
+            asker, words = accounts.names(connection).get(row.account, ""), wanted_of(row).in_words()
+        dataset.ledger.note(f"request {number} of {asker} for {words} declined by {officer.name}: {row.reason}")
+        with desk.database.write() as connection:
+            grants.decide(connection, [number], DECLINED, decided_by=officer.id, decided=time.time())
+
+
+@contextmanager
+def _deciding(desk: Desk, number: int) -> Iterator[Dataset]:
+    """Yield the data set of a request: one decision at a time, once earlier ones are complete or undone."""
+    with DECIDING:
+        with desk.database.read() as connection:
+            dataset = desk.dataset(waiting_request(connection, number).dataset)
+        for grant in grants.planned(desk, dataset, of_requests=True):
+            grants.resolve(desk, dataset, grant)
+        yield dataset
+
+
+def requests(desk: Desk, team: str | None = None) -> list[Any]:
+    """Return the newest requests, those that wait for a decision first."""
+    query = select(db.requests).order_by(db.requests.c.decided.is_not(None), db.requests.c.id.desc()).limit(100)
+    if team is not None:
+        query = query.where(db.requests.c.team == team)
+    with desk.database.read() as connection:
+        names = accounts.names(connection)
+        rows = connection.execute(query).all()
+    return [
+        {
+            **row._mapping,
+            "asker": names.get(row.account),
+            "decider": names.get(row.decided_by),
+            "words": wanted_of(row).in_words(),
+            "waits": row.state not in DECIDED,
+        }
+        for row in rows
+    ]
+
+
+def wanted_of(row: Any) -> Wanted:
+    names = ("team", "purpose", "epsilon", "period", "periods")
+    return Wanted(**{name: getattr(row, name) for name in names})
+
+
+def waiting_request(connection: Connection, number: int) -> Any:
+    row = connection.execute(select(db.requests).where(db.requests.c.id == number)).first()
+    if row is None or row.state in DECIDED:
+        raise Refused("expected a request that waits; it was decided already, or there is none")
+    return row
+
+
+def _named(officers: Officers) -> str:
+    return " and ".join(officer.name for officer in officers)
+
+
+# Acts and proposals
 
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """Something that an officer does.
+    """An act of officers.
 
-    Attributes:
-        title: Checks the parameters, and says for the second officer what would be done now.
-        do: Does it, with a password for an account where it makes one.
-        password: Whether it makes a password.
+    `title` checks the parameters, and states the present effect for the second officer. `do` does it, with a
+    password for an account where the act makes one.
     """
 
     title: Callable[[Desk, Words], str]
@@ -58,22 +161,14 @@ class Act:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of an act.
-
-    Attributes:
-        waits: Whether it waits for a second officer.
-        told: What this officer must pass on, and is told once: what it is, and the secret.
-    """
+    """Whether an act waits for a second officer, and a secret that is told once."""
 
     waits: bool
     told: tuple[str, str] | None = None
 
 
-# The mechanism
-
-
 def submit(desk: Desk, officer: Account, act: str, words: Words) -> Outcome:
-    """Do an act; where two officers must agree, propose it, or confirm what another officer proposed.
+    """Do an act; where two officers must agree, propose it, or confirm the equal proposal of another officer.
 
     Raises:
         Refused: If the same officer would be both.
@@ -104,17 +199,11 @@ def submit(desk: Desk, officer: Account, act: str, words: Words) -> Outcome:
 
 
 def confirm(desk: Desk, officer: Account, number: int, digest: str) -> Outcome:
-    """Do what another officer proposed.
-
-    Args:
-        desk: The desk.
-        officer: The second officer.
-        number: The proposal.
-        digest: Of the act, its parameters and its title, as the second officer saw them.
+    """Do an act that another officer proposed; `digest` is that of the proposal as the second officer saw it.
 
     Raises:
-        Refused: If it does not wait, is not what was shown, would do something else by now, or was proposed by
-            this officer.
+        Refused: If it does not wait, is not the one that was shown, would do something else by now, or was
+            proposed by this officer.
     """
     with desk.database.read() as connection:
         row = _waiting(connection, number)
@@ -125,8 +214,8 @@ def confirm(desk: Desk, officer: Account, number: int, digest: str) -> Outcome:
             raise Refused("expected the proposal as the page showed it; load the page again")
         if row.title != title:
             raise Refused(
-                f"expected a proposal that does what it says, got one that would now {title}; withdraw it, and "
-                "propose it again"
+                f"expected a proposal with the effect of its title, got one that would now {title}; withdraw "
+                "it, and propose it again"
             )
         if row.first == officer.id:
             raise Refused("expected a second officer: the policy asks for four eyes, and you proposed it")
@@ -155,8 +244,8 @@ def withdraw(desk: Desk, number: int) -> None:
         _set(connection, number, state=WITHDRAWN, half=None, decided=time.time())
 
 
-def waiting(desk: Desk) -> list[Any]:
-    """The proposals that wait, newest first, each with the name of its first officer."""
+def proposals(desk: Desk) -> list[Any]:
+    """Return the proposals that wait, newest first, each with the name of its first officer."""
     with desk.database.read() as connection:
         names = accounts.names(connection)
         query = select(db.proposals).where(_waits()).order_by(db.proposals.c.id.desc())
@@ -165,7 +254,7 @@ def waiting(desk: Desk) -> list[Any]:
 
 
 def finish(database: Database) -> list[str]:
-    """After a start: proposals that were being carried out when the server ended are not carried out again."""
+    """Mark proposals that were being carried out when the server ended: they are not carried out again."""
     with database.write() as connection:
         rows = connection.execute(select(db.proposals).where(db.proposals.c.state == DOING)).all()
         for row in rows:
@@ -178,7 +267,7 @@ def finish(database: Database) -> list[str]:
 
 
 def digest_of(act: str, words: Words, title: str) -> str:
-    """What a confirmation is bound to."""
+    """Return the digest to which a confirmation is bound."""
     return hashlib.sha256(canonical({"act": act, "words": dict(words), "title": title})).hexdigest()
 
 
@@ -202,25 +291,20 @@ def _set(connection: Connection, number: int, **values: Any) -> None:
 
 def _title_approve(desk: Desk, words: Words) -> str:
     with desk.database.read() as connection:
-        row = approvals.waiting_request(connection, words["request"])
-    asked = f"{approvals.wanted_of(row).in_words()} of {row.dataset} for {row.team}: {row.purpose}"
+        row = waiting_request(connection, words["request"])
+    asked = f"{wanted_of(row).in_words()} of {row.dataset} for {row.team}: {row.purpose}"
     return f"approve request {row.id}, {asked}"
-
-
-def _approve(desk: Desk, officers: Officers, words: Words, _: str) -> None:
-    approvals.approve(desk, officers, words["request"])
 
 
 def _title_aside(desk: Desk, words: Words) -> str:
     wanted = Wanted(**words["wanted"])
     grants.check_size(wanted)
-    what = f"{wanted.in_words()} of {words['dataset']} for {wanted.team}: {wanted.purpose}"
-    return f"set aside {what}; {words['reason']}"
+    asked = f"{wanted.in_words()} of {words['dataset']} for {wanted.team}: {wanted.purpose}"
+    return f"set aside {asked}; {words['reason']}"
 
 
 def _aside(desk: Desk, officers: Officers, words: Words, _: str) -> None:
-    by = " and ".join(officer.name for officer in officers)
-    said = f"set aside by {by}: {words['reason']}"
+    said = f"set aside by {_named(officers)}: {words['reason']}"
     grants.give(desk, desk.dataset(words["dataset"]), Wanted(**words["wanted"]), said=said)
 
 
@@ -233,10 +317,6 @@ def _plan(desk: Desk, words: Words) -> Any:
 def _title_charge(desk: Desk, words: Words) -> str:
     plan = _plan(desk, words)
     return f"charge the plan {plan.name!r} to {words['dataset']} as one, ε {plan.price().together:.4g}"
-
-
-def _charge(desk: Desk, officers: Officers, words: Words, _: str) -> None:
-    _plan(desk, words).charge(desk.dataset(words["dataset"]).ledger)
 
 
 def _opinion(words: Words) -> Any:
@@ -254,9 +334,8 @@ def _title_record(desk: Desk, words: Words) -> str:
 
 
 def _record(desk: Desk, officers: Officers, words: Words, _: str) -> None:
-    found = _opinion(words)
-    dataset = desk.dataset(words["dataset"])
-    dataset.ledger.record(found.event, purpose=words["purpose"], relation=found.relation, unit=found.unit)
+    found, ledger = _opinion(words), desk.dataset(words["dataset"]).ledger
+    ledger.record(found.event, purpose=words["purpose"], relation=found.relation, unit=found.unit)
 
 
 def _title_add(desk: Desk, words: Words) -> str:
@@ -280,13 +359,8 @@ def _check_role(role: str) -> None:
 
 
 def _team(desk: Desk, team: str) -> str:
-    """A team, and what it holds."""
     held = [f"ε {one.epsilon:g} of {one.dataset}" for one in grants.of_team(desk, team) if one.shares]
     return f"{team}, which may spend {', '.join(held)}" if held else f"{team}, which may spend nothing now"
-
-
-def _title_password(desk: Desk, words: Words) -> str:
-    return f"give a new password to {_account(desk, words)}"
 
 
 def _password(desk: Desk, officers: Officers, words: Words, password: str) -> None:
@@ -296,10 +370,6 @@ def _password(desk: Desk, officers: Officers, words: Words, password: str) -> No
         accounts.set_password(connection, words["account"], stored)
 
 
-def _title_open(desk: Desk, words: Words) -> str:
-    return f"open the account of {_account(desk, words)} again"
-
-
 def _open(desk: Desk, officers: Officers, words: Words, _: str) -> None:
     _account(desk, words)
     with desk.database.write() as connection:
@@ -307,20 +377,30 @@ def _open(desk: Desk, officers: Officers, words: Words, _: str) -> None:
 
 
 def _account(desk: Desk, words: Words) -> str:
-    """An account that officers may change, in words."""
+    """Describe an account that officers may change."""
     with desk.database.read() as connection:
         row = accounts.of_no_officer(connection, words["account"])
     return f"{row.name}, {row.role}, of the team {_team(desk, row.team)}"
 
 
 ACTS: Mapping[str, Act] = {
-    "approve": Act(title=_title_approve, do=_approve),
+    "approve": Act(
+        title=_title_approve, do=lambda desk, officers, words, _: approve(desk, officers, words["request"])
+    ),
     "aside": Act(title=_title_aside, do=_aside),
-    "charge": Act(title=_title_charge, do=_charge),
+    "charge": Act(
+        title=_title_charge,
+        do=lambda desk, officers, words, _: _plan(desk, words).charge(desk.dataset(words["dataset"]).ledger),
+    ),
     "record": Act(title=_title_record, do=_record),
     "add": Act(title=_title_add, do=_add, password=True),
-    "password": Act(title=_title_password, do=_password, password=True),
-    "open": Act(title=_title_open, do=_open),
+    "password": Act(
+        title=lambda desk, words: f"give a new password to {_account(desk, words)}", do=_password, password=True
+    ),
+    "open": Act(
+        title=lambda desk, words: f"open the account of {_account(desk, words)} again",
+        do=_open,
+    ),
     "reset": Act(
         title=lambda desk, words: "begin with one tick for each kind of question again",
         do=lambda desk, officers, words, _: desk.pace.reset(),

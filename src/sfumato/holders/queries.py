@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput, Refused
 from sfumato.holders.parties import Parties
 from sfumato.holders.rounds import Losses
-from sfumato.holders.study import read_toml
+from sfumato.holders.study import read_study
 from sfumato.holders.sums import (
     DeskSums,
     Part,
@@ -29,15 +29,27 @@ from sfumato.holders.sums import (
     calibrated_rounds,
     new_keys,
 )
-from sfumato.holders.tasks import check_names
 from sfumato.policy import Policy
 from sfumato.query import Answer, Table, load_policy, parse_query
 from sfumato.query.answer import notes_for, open_ledger
 from sfumato.query.apart import Apart, Numbers
 from sfumato.query.noise import Family
+from sfumato.schema import Count, Model, Whole, Words, read
 
-_SAID = ("kind", "name", "dropped", "colluding", "holders_per_unit")
 _PEOPLE = 2.0**40  # more than any sum is expected of; beyond it a sum may wrap, and is no less private
+
+
+class _Section(Model):
+    kind: Literal["query"]
+    name: Words
+    dropped: Count
+    colluding: Count
+    holders_per_unit: Whole
+
+
+class _File(Model):
+    study: _Section
+    holders: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +117,14 @@ class TableStudy:
     @classmethod
     def read(cls, path: str | Path) -> TableStudy:
         """Read a study from a TOML file; it has no other sections and no defaults."""
-        place, data = Path(path), read_toml(path)
-        check_names("a study file", data, ("study", "holders"))
-        said = check_names("section study", data["study"], _SAID)
-        if said["kind"] != "query" or not isinstance(data["holders"], Mapping):
-            raise InvalidInput('expected a study of kind = "query", and a section holders, got another')
-        places = {name: place.parent / str(file) for name, file in data["holders"].items()}
+        found: _File = read(_File, read_study(path), name="a study file")
+        said, places = found.study, {name: Path(path).parent / file for name, file in found.holders.items()}
         return cls(
-            name=str(said["name"]),
+            name=said.name,
             policies={name: load_policy(file) for name, file in places.items()},
             places=places,
-            parties=Parties(holders=len(places), dropped=said["dropped"], colluding=said["colluding"]),
-            holders_per_unit=said["holders_per_unit"],
+            parties=Parties(holders=len(places), dropped=said.dropped, colluding=said.colluding),
+            holders_per_unit=said.holders_per_unit,
         )
 
     def ask(
