@@ -38,7 +38,7 @@ def _starts(dataset: Dataset) -> dict[str, dict[str, str]]:
     lines = {
         "counts": ("a table of counts, monthly for a year", "query", "0.05", "12", names.example_group_by()),
         "average": ("an average, monthly for a year", "query", "0.02", "12", average),
-        "query": ("a question", "query", "0.1", "1", names.example_count()),
+        "query": ("a question", "query", "0.1", "1", names.example()),
         "model": ("a model", "model", "1", "1", "size=60000 batch=600 epochs=10"),
         "survey": ("a survey", "survey", "1", "1", "answers=2 people=1000"),
     }

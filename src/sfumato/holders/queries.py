@@ -33,7 +33,7 @@ from sfumato.policy import Policy
 from sfumato.query import Answer, Table, load_policy, parse_query
 from sfumato.query.answer import notes_for, open_ledger
 from sfumato.query.apart import Apart, Numbers
-from sfumato.query.intervals import Family
+from sfumato.query.noise import Family
 from sfumato.schema import Count, Model, Whole, Words, read
 
 _PEOPLE = 2.0**40  # more than any sum is expected of; beyond it a sum may wrap, and is no less private

@@ -50,14 +50,13 @@ from sfumato.training import (
     moved_by_a_pixel,
     train,
 )
-from sfumato.training.arguments import check_ledger, check_test
 from sfumato.training.checkpoint import can_resume
+from sfumato.training.data import ChosenRows
 from sfumato.training.devices import usable_device
-from sfumato.training.hold_out import price, size_without
-from sfumato.training.ownership import RECORD
-from sfumato.training.rate import settled
-from sfumato.training.sources import ChosenRows
-from sfumato.training.wanted import Wanted
+from sfumato.training.hold_out import check_ledger, price, size_without
+from sfumato.training.optimization import settled
+from sfumato.training.plan import RECORD
+from sfumato.training.run import check_test, plan_for
 
 if TYPE_CHECKING:
     from sfumato.audit import Verdict
@@ -317,6 +316,7 @@ class Classifier:
         on_step: Watch = lambda trainer: None,
         on_epoch: Callable[[EpochReport], None] | None = None,
         finish: bool = False,
+        accept_new_graph: bool = False,
     ) -> Trained:
         """Charge the ledger, train, release.
 
@@ -330,6 +330,8 @@ class Classifier:
             on_step: Called after each step.
             on_epoch: Called after each epoch, with what may be published.
             finish: Take no further step: end the interrupted run in `out` at its last checkpoint.
+            accept_new_graph: Go on with an interrupted run although its code has another graph than before, or
+                torch another version.
 
         Returns:
             The released classifier and what it cost.
@@ -383,6 +385,7 @@ class Classifier:
             sampler=sampler,
             on_epoch=on_epoch,
             finish=finish,
+            accept_new_graph=accept_new_graph,
             units=one_each(rows),
             views=self.views,
         )
@@ -562,17 +565,15 @@ def _network(model: str, rows: Dataset, seed: int) -> dict[str, Any]:
 
 def _calibrated(rows: Dataset, epsilon: float, delta: float, size: int, settings: Settings) -> dict[str, Any]:
     """Plan and optimization of a network from random weights."""
-    wanted = Wanted(
+    plan = plan_for(
+        None,
+        None,
         epsilon=epsilon,
+        delta=delta,
         public_size=size,
         epochs=settings.epochs,
         expected_batch=settings.batch,
         clip_norm=settings.clip_norm,
-        unit=None,
-        rows_per_unit=None,
-        choices=settings.choices(rows.unit),
+        **settings.choices(rows.unit),
     )
-    return {
-        "plan": wanted.calibrated(None, None, delta),
-        "optimization": Optimization(),
-    }
+    return {"plan": plan, "optimization": Optimization()}

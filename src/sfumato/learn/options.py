@@ -9,7 +9,7 @@ from sfumato import _validate
 from sfumato.accounting import DpEvent
 from sfumato.learn.features import Recipe
 from sfumato.training.hold_out import price, size_without
-from sfumato.training.ownership import RECORD
+from sfumato.training.plan import RECORD
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sfumato.policy import policy_from_dict
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import EngineMarginals, PaidTable, SynthesisPlan, cell_columns

@@ -1,24 +1,44 @@
-"""The rows of a join, on any engine, or the sums of rows added up for each person before the join.
+"""The rows that a query aggregates, on any engine: of one table, of a join, or one row of each person.
 
-The second is cheaper, and gives the same sums where the joined tables have one row of a person and alone say in
-which group the person is: then all rows of a person are in one group, and no rows have to be put in order.
+Rows of a join may also be added up for each person before the join. That is cheaper, and gives the same sums
+where the joined tables have one row of a person and alone say in which group the person is: then all rows of a
+person are in one group, and no rows have to be put in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import ibis
 
 from sfumato.errors import InvalidInput
 from sfumato.policy import Key, Policy
 from sfumato.query.bounding import OWN_HASH, Bounding, first_rows
 from sfumato.query.choosing import from_list, in_list, listable
+from sfumato.query.conditions import Every
 from sfumato.query.engines import Engine
-from sfumato.query.expressions.base import Expression, Value, columns_of
-from sfumato.query.expressions.conditions import Every
-from sfumato.query.joining import Join, Joined, joined_columns, private_table
-from sfumato.query.keys import GroupKey, expression_of
+from sfumato.query.expressions import NUMBER, Expression, Range, Value, clip, columns_of, double, whole
 from sfumato.query.measures import UNIT
-from sfumato.query.plan import Query, columns_used
+from sfumato.query.names import Join, Joined, joined_columns, private_table, rows_policy
+from sfumato.query.plan import (
+    GroupKey,
+    PerPerson,
+    PersonValue,
+    Query,
+    columns_used,
+    person_kind,
+    person_policy,
+    person_range,
+)
+
+
+def rows_of(engine: Engine, plan: Query, policy: Policy, *, salt: str) -> Value:
+    """The rows that are aggregated: those of the tables as they are joined, or one for each person."""
+    rows = joined_rows(engine, plan.joined, policy, used=columns_used(plan), salt=salt)
+    if plan.per_person is None:
+        return rows
+    return person_table(rows, plan.per_person, rows_policy(plan.joined, policy))
 
 
 def joined_rows(
@@ -146,7 +166,7 @@ def _listed(engine: Engine, asked: Bounding, after: Sequence[Expression]) -> Map
         for key, values in zip(keys, asked.keys, strict=True)
         if isinstance(key, GroupKey) and asked.policy.columns[key.column].type == "text" and listable(values)
     }
-    read = [name for key in keys for name in columns_of(expression_of(key))]
+    read = [name for key in keys for name in columns_of(key.of)]
     return {name: known for name, known in plain.items() if name not in filtered and read.count(name) == 1}
 
 
@@ -163,8 +183,97 @@ def _is_the_same(
     private = [join for join in joined.joins if join.column is None]
     one_partner = all(private_table(join.table, policy).unit.rows == 1 for join in private)
     looked_up = {join.column for join in joined.joins if join.column is not None}
-    grouped = {name for key in query.keys for name in columns_of(expression_of(key))}
+    grouped = {name for key in query.keys for name in columns_of(key.of)}
     filtered = {name for item in after for name in columns_of(item)}
     measured = {name for item in query.aggregates for of in (item.of, item.other) for name in columns_of(of)}
     by_person = private_table(joined.table, policy).unit.column is not None
     return by_person and one_partner and not (looked_up | grouped | filtered) & own and own.issuperset(measured)
+
+
+# ---- one row of each person
+
+_AGGREGATIONS: dict[str, Callable[[Value, Value], Value]] = {
+    "min": lambda of, by: of.min(),
+    "max": lambda of, by: of.max(),
+    "first": lambda of, by: of.argmin(_in_order(by, of), where=of.notnull() & by.notnull()),
+    "last": lambda of, by: of.argmax(_in_order(by, of), where=of.notnull() & by.notnull()),
+    "any": lambda of, by: of.any(),
+    "all": lambda of, by: of.all(),
+    "distinct": lambda of, by: of.nunique(),
+}
+
+
+def _in_order(by: Value, of: Value) -> Value:
+    """Rows that are as early are in the order of their values: who else is in the table decides nothing."""
+    return ibis.struct({"by": by, "of": of})
+
+
+def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
+    """The declared rows, added up to one row a person, under the names c0, c1, … and unit."""
+    kept = rows.filter(rows[UNIT].notnull())
+    if inner.where is not None:
+        kept = kept.filter(inner.where.sql(kept, policy))
+    # Columns first, which the aggregates then read: a constant has a value on every row too.
+    columns = {
+        f"{letter}{i}": part.sql(kept, policy)
+        for i, value in enumerate(inner.values)
+        for letter, part in (("v", value.of), ("b", value.by))
+        if part is not None
+    }
+    kept = kept.select(UNIT, **columns)
+    found = kept.group_by(UNIT).agg(
+        **{f"c{i}": _total(i, value, kept, policy) for i, value in enumerate(inner.values)}
+    )
+    bounded = {f"c{i}": _bounded(found[f"c{i}"], value, policy) for i, value in enumerate(inner.values)}
+    persons = found.select(UNIT, **bounded)
+    if inner.having is None:
+        return persons
+    return persons.filter(inner.having.sql(persons, person_policy(inner, policy)))
+
+
+def _total(place: int, value: PersonValue, rows: Value, policy: Policy) -> Value:
+    if value.of is None:
+        return rows.count()
+    of = rows[f"v{place}"]
+    if value.function == "count":
+        return of.count()
+    if value.function == "count_if":
+        return of.sum() if of.type().is_integer() else of.ifelse(1, 0).sum()
+    if value.function in ("sum", "avg"):
+        total = _exact_sum(of, value.of.range(policy))
+        return total if value.function == "sum" else total / of.count().nullif(0).cast("float64")
+    return _AGGREGATIONS[value.function](of, rows[f"b{place}"] if value.by is not None else None)
+
+
+_HALF = 46  # bits of each of the two whole numbers that a number is taken apart into
+
+
+def _exact_sum(of: Value, found: Range) -> Value:
+    """The sum of a person's numbers, to the last bit the same in every order of addition.
+
+    Sums of doubles round by the order of the rows, and that depends on who else is in the table: one person
+    could tip the sums of others over a threshold. So whole numbers are added up: a number x below 2ᵉ as ⌊x/s⌋
+    with s = 2ᵉ⁻⁴⁶, and the rest of it in steps of s·2⁻⁴⁶.
+    """
+    if found.whole:
+        return _whole_sum(of)
+    step = math.ldexp(1.0, math.frexp(found.size)[1] - _HALF)
+    high = (of.cast("float64") * double(1 / step)).floor().cast("float64")
+    low = ((of - high * double(step)) * double(2**_HALF / step)).floor()
+    return _whole_sum(high) * double(step) + _whole_sum(low) * double(step / 2**_HALF)
+
+
+def _whole_sum(of: Value) -> Value:
+    """DuckDB and PostgreSQL add up 64 bits in wider numbers; Spark does so for decimals."""
+    wide = "decimal(38, 0)" if of.get_backend().name == "pyspark" else "int64"
+    return of.cast("int64").cast(wide).sum().cast("float64")
+
+
+def _bounded(total: Value, value: PersonValue, policy: Policy) -> Value:
+    if person_kind(value, policy) != NUMBER:
+        return total
+    found = person_range(value, policy)
+    if found.whole:
+        within = clip(total.cast("float64"), double(found.low), double(found.high)).floor().cast("int64")
+        return clip(within, whole(int(found.low)), whole(int(found.high)))
+    return found.snap(clip(total.cast("float64"), double(found.low), double(found.high)))

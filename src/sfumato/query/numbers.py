@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
-from sfumato.query.expressions.base import (
+from sfumato.query.expressions import (
     CONDITION,
     FINEST,
     LARGEST,
@@ -122,31 +122,24 @@ class Arithmetic(OfNumbers):
     def value(self, left: Value, right: Value, found: Range) -> Value: ...
 
 
-@dataclass(frozen=True)
 class Plus(Arithmetic):
     def reach(self, left: Range, right: Range) -> Range:
-        return _added(left, right)
+        found = Range(left.low + right.low, left.high + right.high, common_grid((left, right)))
+        check_size(found.size)
+        return found
 
     def value(self, left: Value, right: Value, found: Range) -> Value:
         return left + right
 
 
-@dataclass(frozen=True)
-class Minus(Arithmetic):
+class Minus(Plus):
     def reach(self, left: Range, right: Range) -> Range:
-        return _added(left, Range(-right.high, -right.low, right.grid))
+        return super().reach(left, Range(-right.high, -right.low, right.grid))
 
     def value(self, left: Value, right: Value, found: Range) -> Value:
         return left - right
 
 
-def _added(left: Range, right: Range) -> Range:
-    found = Range(left.low + right.low, left.high + right.high, common_grid((left, right)))
-    check_size(found.size)
-    return found
-
-
-@dataclass(frozen=True)
 class Times(Arithmetic):
     def reach(self, left: Range, right: Range) -> Range:
         ends = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
@@ -162,7 +155,6 @@ class Times(Arithmetic):
         return found.snap(left * right)
 
 
-@dataclass(frozen=True)
 class Over(Arithmetic):
     """x / y, NULL where y is 0; where it is not, its least size is its grid, or its nearer end."""
 
@@ -232,7 +224,7 @@ def _(node: Expr, names: Names) -> Expression:
     of, by = parts(node, "this", "expression")
     if isinstance(of, (exp.Add, exp.Sub)) or isinstance(by, exp.Binary):
         # The parser binds % less tightly than SQL does: it reads a + b % 7 as (a + b) % 7.
-        raise QueryRefused(f"{shown(node)} is not answered: write brackets around what % divides")
+        raise QueryRefused(f"{shown(node)} is not answered: write brackets around both sides of %")
     divisor = constant(by)
     if divisor is None or not divisor.is_integer():
         raise QueryRefused(f"{shown(node)} is not answered: % takes a whole constant on its right")
@@ -253,9 +245,8 @@ def _(node: Expr, names: Names) -> Expression:
     power = constant(by)
     if power is None or not power.is_integer() or not 1 <= power <= _MOST_POWER:
         raise QueryRefused(f"a power is a whole constant from 1 to {_MOST_POWER}; for a root use SQRT")
-    base = number(of, names)
+    base = found = number(of, names)
     names.repeated(base, times=int(power) - 1)
-    found = base
     for _ in range(int(power) - 1):
         found = Times(base, found)
     return found
@@ -282,7 +273,6 @@ class Function(OfNumbers):
     def value(self, of: Value, found: Range) -> Value: ...
 
 
-@dataclass(frozen=True)
 class Abs(Function):
     def reach(self, of: Range) -> Range:
         low = 0.0 if of.low <= 0 <= of.high else min(abs(of.low), abs(of.high))
@@ -292,7 +282,6 @@ class Abs(Function):
         return of.abs().cast("float64")
 
 
-@dataclass(frozen=True)
 class Floor(Function):
     def reach(self, of: Range) -> Range:
         return of if of.whole else Range(float(math.floor(of.low)), float(math.floor(of.high)), 1.0)
@@ -301,22 +290,20 @@ class Floor(Function):
         return of.floor().cast("float64")
 
 
-@dataclass(frozen=True)
 class Sqrt(Function):
     def reach(self, of: Range) -> Range:
         if of.low < 0:
-            raise QueryRefused("SQRT takes what is never negative: SQRT(GREATEST(x, 0))")
+            raise QueryRefused("SQRT takes numbers that are never negative: SQRT(GREATEST(x, 0))")
         return snapped(math.sqrt(of.low), math.sqrt(of.high))
 
     def value(self, of: Value, found: Range) -> Value:
         return found.snap(of.abs().sqrt())
 
 
-@dataclass(frozen=True)
 class Ln(Function):
     def reach(self, of: Range) -> Range:
         if of.high <= 0:
-            raise QueryRefused("LN takes what can be positive; it is NULL elsewhere")
+            raise QueryRefused("LN takes numbers that can be positive; it is NULL elsewhere")
         low, high = math.log(of.low if of.low > 0 else of.grid), math.log(of.high)
         return snapped(min(low * _WIDENED, low / _WIDENED), max(high * _WIDENED, high / _WIDENED))
 
@@ -324,7 +311,6 @@ class Ln(Function):
         return found.snap(ibis.greatest(of, double(0.0)).nullif(double(0.0)).ln())
 
 
-@dataclass(frozen=True)
 class Exp(Function):
     def reach(self, of: Range) -> Range:
         if of.size > _EXPONENTS:
@@ -376,28 +362,25 @@ def _(node: Expr, names: Names) -> Expression:
 
 @dataclass(frozen=True)
 class Greatest(OfNumbers):
-    """The largest; NULLs are passed over, but constants are never NULL and bound it below."""
+    """The largest; NULLs are passed over, but constants are never NULL and bound it."""
 
     items: tuple[Expression, ...]
 
     def range(self, policy: Policy) -> Range:
         found = union(item.range(policy) for item in self.items)
-        constants = [item.value for item in self.items if isinstance(item, Number)]
+        return self.bounded(found, [item.value for item in self.items if isinstance(item, Number)])
+
+    def bounded(self, found: Range, constants: list[float]) -> Range:
         return Range(max([found.low, *constants]), found.high, found.grid)
 
     def sql(self, rows: Value, policy: Policy) -> Value:
         return ibis.greatest(*(item.double(rows, policy) for item in self.items))
 
 
-@dataclass(frozen=True)
-class Least(OfNumbers):
-    """The smallest; NULLs are passed over, but constants are never NULL and bound it above."""
+class Least(Greatest):
+    """The smallest, likewise."""
 
-    items: tuple[Expression, ...]
-
-    def range(self, policy: Policy) -> Range:
-        found = union(item.range(policy) for item in self.items)
-        constants = [item.value for item in self.items if isinstance(item, Number)]
+    def bounded(self, found: Range, constants: list[float]) -> Range:
         return Range(found.low, min([found.high, *constants]), found.grid)
 
     def sql(self, rows: Value, policy: Policy) -> Value:

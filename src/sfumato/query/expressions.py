@@ -1,9 +1,9 @@
-"""An expression on one row: its kind, how far it reaches, which values it can have, and its SQL.
+"""Expressions on one row: the kind, the range and the SQL of each operator, and the reading of its node.
 
-Every expression has a value on every row: a number, a text, a date or a condition, or NULL. Nothing that can
-fail on a row can be written down, so that no row can make a query stop with an error, which would say something
-about that row. One class stands for each operator, beside the function that reads it from the parsed SQL;
-`numbers`, `dates` and `conditions` hold them. Every number is NULL, 0, or between 2⁻⁹² and 2⁵² in size:
+Every expression has a value on every row: a number, a text, a date or a condition, or NULL. No operator can
+fail on a row, so that no row can stop a query with an error, which would say something about that row. One
+class stands for each operator, beside the function that reads it from the parsed SQL; `numbers` and
+`conditions` hold them. Every number is NULL, 0, or between 2⁻⁹² and 2⁵² in size:
 
 - columns are clipped to their bounds, and to 0 below 2⁻⁴⁰ (in `sanitizing`); constants are 0 or in between;
 - whole numbers stay whole, and below 2⁵² they are exact;
@@ -26,6 +26,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import ibis
@@ -38,7 +39,6 @@ from sfumato.query.reading import QueryRefused, parts, shown, walk
 
 Kind = str
 NUMBER, TEXT, DATE, CONDITION = "number", "text", "date", "condition"
-ANY = (NUMBER, TEXT, DATE, CONDITION)
 Value = Any  # an Ibis value expression; Ibis has no types that a checker could follow
 Days = tuple[datetime.date, datetime.date]
 
@@ -48,6 +48,7 @@ FINEST = 2.0**-92
 MOST_NESTED = 40  # of which each takes an engine's compiler up to 20 calls of the 1,000 that Python nests
 MOST_VALUES = 1_000  # so many values of an expression are listed, from public facts alone
 _BITS = 51
+_KINDS = {"integer": NUMBER, "real": NUMBER, "text": TEXT, "date": DATE, "boolean": CONDITION}
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,11 @@ def union(ranges: Iterable[Range]) -> Range:
 class Expression(ABC):
     """One operator with its operands.
 
-    A class says which kinds its operands may have (`takes`, all of them one) and its own kind (`gives`; None if
-    it is that of the operands).
+    `takes` lists the kinds that its operands may have, all of them one; `gives` is its own kind, None if it is
+    that of the operands.
     """
 
-    takes: ClassVar[tuple[Kind, ...]] = ANY
+    takes: ClassVar[tuple[Kind, ...]] = (NUMBER, TEXT, DATE, CONDITION)
     gives: ClassVar[Kind | None] = None
 
     @abstractmethod
@@ -153,7 +154,7 @@ class Expression(ABC):
         return f"expected {' or '.join(self.takes)}{alike}, got {found}"
 
     def range(self, policy: Policy) -> Range:
-        """Where a number lies on every row."""
+        """The range of a number."""
         raise QueryRefused(f"expected a number, got {type(self).__name__.lower()}")
 
     def days(self, policy: Policy) -> Days:
@@ -195,15 +196,12 @@ class ColumnValue(Expression):
     name: str
 
     def kind(self, policy: Policy) -> Kind:
-        kinds = {"integer": NUMBER, "real": NUMBER, "text": TEXT, "date": DATE, "boolean": CONDITION}
-        return kinds[policy.columns[self.name].type]
+        return _KINDS[policy.columns[self.name].type]
 
     def range(self, policy: Policy) -> Range:
         column = policy.columns[self.name]
         if not column.numeric:
-            raise QueryRefused(
-                f"column {column.name} is {column.type}, not a number", nearest=_count_of(policy)
-            )
+            raise QueryRefused(f"column {column.name} is {column.type}, not a number")
         low, high = column.bounds or (-LARGEST, LARGEST)
         return Range(low, high, 1.0 if column.type == "integer" else FINEST)
 
@@ -285,7 +283,7 @@ def translated(node: Expr, names: Names) -> Expression:
     expression = read(node, names)
     wrong = expression.mistyped(names.policy)
     if wrong is not None:
-        raise QueryRefused(f"{shown(node)} is not answered: {wrong}", nearest=names.example_count())
+        raise QueryRefused(f"{shown(node)} is not answered: {wrong}")
     return expression
 
 
@@ -297,9 +295,7 @@ def operands(node: Expr, names: Names, *arguments: str) -> list[Expression]:
 def condition(node: Expr, names: Names) -> Expression:
     found = translated(node, names)
     if found.kind(names.policy) != CONDITION:
-        raise QueryRefused(
-            f"{shown(node)} is no condition; compare it with something", nearest=names.example_count()
-        )
+        raise QueryRefused(f"{shown(node)} is no condition; compare it with something")
     return found
 
 
@@ -318,22 +314,21 @@ def _(node: Expr, names: Names) -> Expression:
 
 def check_values(places: Iterable[Expression | None], policy: Policy) -> None:
     """Refuse wrong types, NULL on every row, and numbers that leave their range, at every place."""
-    for place in places:
-        if place is not None:
-            if _depth(place) > MOST_NESTED:
-                raise QueryRefused(
-                    f"the expression is nested more than {MOST_NESTED} levels deep; compute less at a time"
-                )
-            inside = [item for item in walk(place) if isinstance(item, Expression)]
-            for wrong in filter(None, (item.mistyped(policy) for item in inside)):
-                raise QueryRefused(f"an operand has another type: {wrong}")
-            compared = (value for item in inside if item.gives == CONDITION for value in item.operands)
-            for value in (place, *compared):
-                kind = value.kind(policy)
-                if kind is None:
-                    raise QueryRefused("the expression is NULL on every row")
-                if kind == NUMBER:
-                    value.range(policy)
+    for place in filter(None, places):
+        if _depth(place) > MOST_NESTED:
+            raise QueryRefused(
+                f"the expression is nested more than {MOST_NESTED} levels deep; compute less at a time"
+            )
+        inside = [item for item in walk(place) if isinstance(item, Expression)]
+        for wrong in filter(None, (item.mistyped(policy) for item in inside)):
+            raise QueryRefused(f"an operand has another type: {wrong}")
+        compared = (value for item in inside if item.gives == CONDITION for value in item.operands)
+        for value in (place, *compared):
+            kind = value.kind(policy)
+            if kind is None:
+                raise QueryRefused("the expression is NULL on every row")
+            if kind == NUMBER:
+                value.range(policy)
 
 
 def _depth(expression: Any) -> int:
@@ -356,8 +351,7 @@ def public_bounds(expression: Expression, policy: Policy) -> Range:
     refused = QueryRefused(
         f"column {', '.join(unbounded)} has no public bounds, without which one person could move the answer "
         "at will; ask for GREATEST(LEAST(column, most), least), or let the holder add lower and upper to it: "
-        "sfumato query bounds finds some privately",
-        nearest=_count_of(policy),
+        "sfumato query bounds finds some privately"
     )
     try:
         found = expression.range(policy)
@@ -368,10 +362,6 @@ def public_bounds(expression: Expression, policy: Policy) -> Range:
     if unbounded and found.high - found.low >= LARGEST:
         raise refused
     return found
-
-
-def _count_of(policy: Policy) -> str:
-    return f"SELECT COUNT(*) FROM {policy.table}"
 
 
 # ---- to SQL
@@ -391,10 +381,15 @@ def clip(value: Value, lower: Value, upper: Value) -> Value:
     return ibis.cases((value.between(lower, upper), value), (value < lower, lower), (value > upper, upper))
 
 
-@ibis.udf.scalar.builtin(name="divide")  # type: ignore[untyped-decorator]
-def _divide(dividend: int, divisor: int) -> int:
-    """DuckDB's division of whole numbers, which Ibis would do in doubles."""
-    raise AssertionError
+def built_in(name: str, gives: Any, *arguments: Value) -> Value:
+    """A function that the engine has and Ibis does not; Ibis casts none of its arguments."""
+    return _built_in(name, gives, tuple(value.type() for value in arguments))(*arguments)
+
+
+@lru_cache(maxsize=256)
+def _built_in(name: str, gives: Any, takes: tuple[Any, ...]) -> Callable[..., Value]:
+    stubs: dict[int, Callable[..., None]] = {1: lambda a: None, 2: lambda a, b: None, 3: lambda a, b, c: None}
+    return ibis.udf.scalar.builtin(name=name, signature=(takes, gives))(stubs[len(takes)])  # type: ignore[no-any-return]
 
 
 def whole_quotient(dividend: Value, divisor: Value) -> Value:
@@ -405,38 +400,32 @@ def whole_quotient(dividend: Value, divisor: Value) -> Value:
     would not be.
     """
     if dividend.get_backend().name == "duckdb":
-        return _divide(dividend, divisor)
+        return built_in("divide", "int64", dividend, divisor)
     multiple = dividend - dividend % divisor
     return (multiple.cast("float64") / divisor.cast("float64")).round().cast("int64")
 
 
-def steps_above(
-    expression: Expression, low: float, grid: float, most: int, rows: Value, policy: Policy
+def steps(
+    expression: Expression,
+    grid: float,
+    first: int,
+    last: int,
+    rows: Value,
+    policy: Policy,
+    *,
+    origin: float = 0.0,
 ) -> Value:
-    """⌊(x − low) / grid⌋ of a number within its range, as a whole number from 0 to `most`, or NULL.
+    """⌊(x − origin) / grid⌋ of a number within its range, as a whole number from first to last, or NULL.
 
-    `low` is the range's own lower end, so that the scaled number is small on every row.
+    It is clipped where it has to be: the engine computes as Python does, and rounding is monotone, so that
+    steps lie between those of the ends of the range.
     """
     value, found = expression.sql(rows, policy), expression.range(policy)
-    ends = [math.floor((end - low) * (1 / grid)) for end in (found.low, found.high)]
-    if value.type().is_integer() and (1 / grid).is_integer() and float(low).is_integer():
-        steps = value - whole(int(low)) if low else value
-        steps = steps * whole(int(1 / grid)) if grid != 1 else steps
+    ends = [math.floor((end - origin) * (1 / grid)) for end in (found.low, found.high)]
+    if value.type().is_integer() and (1 / grid).is_integer() and float(origin).is_integer():
+        counted = value - whole(int(origin)) if origin else value
+        counted = counted * whole(int(1 / grid)) if grid != 1 else counted
     else:
-        steps = ((value.cast("float64") - double(low)) * double(1 / grid)).floor().cast("int64")
-    return _within(steps, ends, 0, most)
-
-
-def multiples(expression: Expression, low: int, grid: float, high: int, rows: Value, policy: Policy) -> Value:
-    """⌊x / grid⌋ of a number within its range, as a whole number from low to high, or NULL."""
-    value, found = expression.sql(rows, policy), expression.range(policy)
-    ends = [math.floor(end * (1 / grid)) for end in (found.low, found.high)]
-    if value.type().is_integer() and (1 / grid).is_integer():
-        return _within(value * whole(int(1 / grid)) if grid != 1 else value, ends, low, high)
-    return _within((value.cast("float64") * double(1 / grid)).floor().cast("int64"), ends, low, high)
-
-
-def _within(steps: Value, ends: list[int], low: int, high: int) -> Value:
-    """Clipped where it has to be: the engine computes as Python does, and rounding is monotone, so that steps
-    lie between those of the ends of the range."""
-    return steps if low <= ends[0] and ends[1] <= high else clip(steps, whole(low), whole(high))
+        above = value.cast("float64") - double(origin) if origin else value.cast("float64")
+        counted = (above * double(1 / grid)).floor().cast("int64")
+    return counted if first <= ends[0] and ends[1] <= last else clip(counted, whole(first), whole(last))
