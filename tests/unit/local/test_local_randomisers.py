@@ -14,10 +14,6 @@ from sfumato.local import (
     GaussianVector,
     LabelledDirection,
     LaplaceVector,
-    LocalHashing,
-    PrivUnit,
-    PrivUnitG,
-    UnaryEncoding,
 )
 from sfumato.mechanisms import KaryResponse, TwoCoinResponse
 from sfumato.randomness import SecretStream
@@ -44,18 +40,6 @@ def test_the_densities_of_a_labelled_direction_are_in_the_ratio_of_epsilon(class
     assert math.log(inside / outside) == pytest.approx(epsilon, abs=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("dimension", [2, 3, 40, 784])
-def test_the_densities_on_a_sphere_are_in_the_ratio_of_epsilon(dimension, epsilon):
-    randomiser = PrivUnit(dimension=dimension, epsilon=epsilon)
-    half = (dimension - 1) / 2
-    share = stats.beta(half, half).sf((1 + randomiser.threshold) / 2)
-    assert randomiser.measure == pytest.approx(share, rel=1e-9)
-    ratio = randomiser.inside * (1 - share) / ((1 - randomiser.inside) * share)
-    assert math.log(ratio) <= epsilon + 1e-12
-    assert math.log(ratio) == pytest.approx(epsilon, abs=1e-6)
-
-
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 def test_slope_and_curvature_are_the_moments_of_the_reports(epsilon):
     # By integrating over ⟨z, u⟩ the two-valued density against the normal, in place of the closed forms.
@@ -75,49 +59,11 @@ def test_slope_and_curvature_are_the_moments_of_the_reports(epsilon):
     assert randomiser.keep + 9 * randomiser.lie == pytest.approx(1)
 
 
-def test_the_mean_height_on_a_sphere_is_its_integral():
-    randomiser = PrivUnit(dimension=7, epsilon=3.0)
-    density = stats.beta(3, 3)
-
-    def part(t, level):
-        return level * t * density.pdf((1 + t) / 2) / 2
-
-    levels = (
-        randomiser.inside / randomiser.measure,
-        (1 - randomiser.inside) / (1 - randomiser.measure),
-    )
-    above = integrate.quad(part, randomiser.threshold, 1, args=(levels[0],))[0]
-    below = integrate.quad(part, -1, randomiser.threshold, args=(levels[1],))[0]
-    assert randomiser.slope == pytest.approx(above + below, rel=1e-8)
-
-
 def test_one_coin_for_label_and_vector_beats_two():
     # Half of ε = 8 for each: the slope that a class mean's noise is divided by is smaller.
     apart = KaryResponse(classes=10, epsilon=4.0)
-    gain = apart.keep_probability * PrivUnitG(dimension=40, epsilon=4.0).joint.slope
+    gain = apart.keep_probability * LabelledDirection(classes=1, dimension=40, epsilon=4.0).slope
     assert LabelledDirection(classes=10, dimension=40, epsilon=8.0).slope > 1.3 * gain
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_unary_bits_are_in_the_ratio_of_epsilon(epsilon):
-    encoding = UnaryEncoding(classes=4, epsilon=epsilon)
-    table = encoding.bit_probabilities()
-    # The worst report: the bit of one answer set, that of the other not.
-    worst = max(
-        sum(math.log(max(p / q, (1 - p) / (1 - q))) for p, q in zip(table[one], table[other], strict=True))
-        for one in range(4)
-        for other in range(4)
-    )
-    assert worst <= epsilon + 1e-12
-    assert worst == pytest.approx(epsilon, abs=1e-9)
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
-def test_hashed_buckets_cost_what_their_response_costs(epsilon):
-    hashing = LocalHashing(classes=1000, epsilon=epsilon)
-    channel = hashing.response.channel()
-    assert math.log(channel.max() / channel.min()) <= epsilon + 1e-12
-    assert accounting.epsilon(hashing.event(), 0, relation=Relation.REPLACE_ONE) == pytest.approx(epsilon)
 
 
 def test_two_coins_cost_ln_3():
@@ -147,7 +93,7 @@ def test_six_and_two_are_less_than_eight():
 def test_the_best_split_beats_near_by_ones_at_the_same_price():
     best = GaussianSplit.best(classes=10, dimension=40, epsilon=8.0, delta=1e-5)
     assert 7.98 < best.epsilon(1e-5) <= 8
-    from sfumato.local.split import _with_label_share
+    from sfumato.local.randomisers import _with_label_share
 
     share = best.label.epsilon / 8
     for other in (share - 0.1, share + 0.1):
@@ -156,8 +102,6 @@ def test_the_best_split_beats_near_by_ones_at_the_same_price():
 
 RANDOMISERS = [
     LabelledDirection(classes=10, dimension=4, epsilon=1.0),
-    PrivUnit(dimension=4, epsilon=1.0),
-    PrivUnitG(dimension=4, epsilon=1.0),
     GaussianVector.calibrated(dimension=4, epsilon=1.0, delta=1e-5),
     LaplaceVector(dimension=4, epsilon=1.0),
 ]
@@ -191,16 +135,14 @@ def test_bad_vectors_are_refused_before_anything_is_drawn(randomiser, bad):
 def test_labels_outside_the_domain_are_refused(label):
     with pytest.raises(InvalidInput, match="0 to 9"):
         RANDOMISERS[0].release(np.array([label]), unit(4), NoDraws())
-    for kind in (UnaryEncoding, LocalHashing):
-        with pytest.raises(InvalidInput, match="0 to 9"):
-            kind(classes=10, epsilon=1.0).release(np.array([label]), NoDraws())
 
 
 @pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf])
-@pytest.mark.parametrize("kind", [PrivUnit, PrivUnitG, LaplaceVector])
-def test_no_epsilon_no_report(kind, epsilon):
+def test_no_epsilon_no_report(epsilon):
     with pytest.raises(InvalidInput, match="epsilon"):
-        kind(dimension=3, epsilon=epsilon)
+        LaplaceVector(dimension=3, epsilon=epsilon)
+    with pytest.raises(InvalidInput, match="epsilon"):
+        LabelledDirection(classes=2, dimension=3, epsilon=epsilon)
 
 
 def test_reports_lie_on_a_grid_and_a_seeded_one_repeats():

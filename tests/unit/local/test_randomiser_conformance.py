@@ -16,10 +16,6 @@ from sfumato.local import (
     GaussianVector,
     LabelledDirection,
     LaplaceVector,
-    LocalHashing,
-    PrivUnit,
-    PrivUnitG,
-    UnaryEncoding,
 )
 from sfumato.randomness import SecretStream
 
@@ -40,10 +36,6 @@ EXAMPLES: dict[type, tuple[Any, tuple[Any, ...], tuple[Any, ...], float]] = {
         (np.array([3]), OTHER),
         0.0,
     ),
-    PrivUnit: (PrivUnit(dimension=3, epsilon=EPSILON), (ONE,), (OTHER,), 0.0),
-    PrivUnitG: (PrivUnitG(dimension=3, epsilon=EPSILON), (ONE,), (OTHER,), 0.0),
-    UnaryEncoding: (UnaryEncoding(classes=5, epsilon=EPSILON), (np.array([0]),), (np.array([4]),), 0.0),
-    LocalHashing: (LocalHashing(classes=500, epsilon=EPSILON), (np.array([0]),), (np.array([499]),), 0.0),
 }
 
 
