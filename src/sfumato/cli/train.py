@@ -89,10 +89,12 @@ def train(
         float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
     ] = 1e-5,
     epochs: Annotated[
-        float | None, typer.Option(help="Number of epochs. Default: 10, or the recipe's.")
+        float | None,
+        typer.Option(help="Number of epochs. Default: 10, or 20 below 10,000 records; or the recipe's."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Expected batch size. Default: 1024, or the recipe's.")
+        int | None,
+        typer.Option(help="Expected batch size. Default: 1024, or less for 100 steps; or the recipe's."),
     ] = None,
     learning_rate: Annotated[
         float | None,

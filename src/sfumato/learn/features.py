@@ -296,10 +296,26 @@ def head_only(data: str) -> Recipe:
     return found if found.statistic is None else THINGS
 
 
-def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
-    """The classifier before it has seen any private row."""
+def build(recipe: Recipe, *, classes: int, nets: Path | None = None) -> FeatureClassifier:
+    """Return the classifier before it has seen any private row.
+
+    Args:
+        recipe: The features.
+        classes: How many outputs there are.
+        nets: A folder of networks that `sfumato prior` wrote, in place of those that ship.
+
+    Returns:
+        The classifier, its centre and directions fitted to drawings.
+    """
     model = bare(recipe, classes=classes)
-    model.load_state_dict(_fitted_to_drawings(recipe), strict=False)
+    if nets is None:
+        model.load_state_dict(_fitted_to_drawings(recipe), strict=False)
+        return model
+    for place, name in enumerate(recipe.extractors):
+        if name in PRIORS:
+            model.extractors[place] = PriorLevels(load_prior(name, folder=nets)).requires_grad_(False)
+    if recipe.drawings is not None:
+        model.fit_to(_drawings(recipe))
     return model
 
 
@@ -335,17 +351,6 @@ def _drawings(recipe: Recipe) -> Tensor:
     assert recipe.drawings is not None
     drawn = torch.from_numpy(_DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED))
     return (drawn if drawn.ndim == 4 else drawn.unsqueeze(1)) / 255
-
-
-def build_on(nets: Path, recipe: Recipe, *, classes: int) -> FeatureClassifier:
-    """The classifier on networks that `sfumato prior` wrote to a folder, not on those that ship."""
-    model = bare(recipe, classes=classes)
-    for place, name in enumerate(recipe.extractors):
-        if name in PRIORS:
-            model.extractors[place] = PriorLevels(load_prior(name, folder=nets)).requires_grad_(False)
-    if recipe.drawings is not None:
-        model.fit_to(_drawings(recipe))
-    return model
 
 
 def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:

@@ -18,9 +18,8 @@ from torch.nn import functional
 from sfumato import models, randomness
 from sfumato.datasets import Dataset
 from sfumato.fitting import Evaluation, FitConfig, evaluate, fit
-from sfumato.learn.classifier import RECIPE
+from sfumato.learn.classifier import RECIPE, Settings
 from sfumato.learn.features import SHAPE, declared, fitted, recipe_for
-from sfumato.learn.options import Settings
 from sfumato.models import PriorNet, load_prior
 from sfumato.released import ModelCard, Predictor, Released, class_names
 from sfumato.results.folders import MODEL, RESULT

@@ -22,9 +22,8 @@ from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.learn import features
-from sfumato.learn.classifier import Classifier, learner, one_each
+from sfumato.learn.classifier import Classifier, Settings, learner, one_each
 from sfumato.learn.features import Recipe
-from sfumato.learn.options import Settings
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream

@@ -77,7 +77,7 @@ class NoisedData:
             "plan": self.plan.to_json(),
             "facts": dict(self.facts),
         }
-        content = {
+        content: dict[str, npt.NDArray[Any]] = {
             "labels": self.labels,
             "vectors": self.vectors,
             "centre": self.view.centre,

@@ -21,13 +21,22 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import JoinedPriors, prior_note
 from sfumato.models.rows_apart import rows_apart
-from sfumato.pate.adaptation import Adaptation, Representation, adapt
-from sfumato.pate.aggregation import PURPOSE, RELATION, Answers, Voting
 from sfumato.pate.plan import VotePlan
-from sfumato.pate.shards import assign, capacity_for, draw_key, shard_table
-from sfumato.pate.student import StudentConfig, learn, least_sure
+from sfumato.pate.public import Adaptation, Representation, StudentConfig, adapt, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
-from sfumato.pate.votes import MISSING, Integers, count_votes
+from sfumato.pate.votes import (
+    MISSING,
+    PURPOSE,
+    RELATION,
+    Answers,
+    Integers,
+    Voting,
+    assign,
+    capacity_for,
+    count_votes,
+    draw_key,
+    shard_table,
+)
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import ModelCard, Predictor, Released, model_bytes
 from sfumato.results import Ballot, Votes, write_run
@@ -45,13 +54,6 @@ Progress = Callable[[str, float], None]  # what is being done, share of it
 @dataclass(frozen=True, kw_only=True)
 class PateSettings:
     """Everything that is decided before private rows are touched.
-
-    Args:
-        plan: How labels are made of votes.
-        teacher: What every teacher is and how it learns.
-        adaptation: How the prior is adapted to the public images.
-        student: How the student learns.
-        folds: In how many parts the public images are tested.
 
     >>> plan = VotePlan(mechanism="gnmax", teachers=100, queries=200, sigma=20)
     >>> PateSettings(plan=plan).folds
@@ -74,23 +76,7 @@ class PateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PateResult:
-    """The labels, the student, and how good it is on public images it and its features never saw.
-
-    Attributes:
-        answers: The labels, and what was charged.
-        epsilon: Their ε.
-        delta: Their δ.
-        student_accuracy: The mean over all public images, each tested in its own fold.
-        fold_accuracies: The accuracy of each fold.
-        start_accuracy: The accuracy without any private label: ε = 0.
-        label_accuracy: The share of released labels that are right, if that is known.
-        model: The student.
-        card: What the released file says of itself.
-        votes: (teachers, asked); private.
-        queries: Positions of the public images that were asked about.
-        certificate: What is claimed.
-        seconds: How long it took.
-    """
+    """The labels, the student, and how good it is on public images it and its features never saw."""
 
     answers: Answers
     epsilon: float

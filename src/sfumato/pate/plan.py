@@ -177,16 +177,6 @@ def queries_for(
 ) -> int:
     """How many answers leave Gaussian noise at `noise_share` of the teachers: enough to hear a clear majority.
 
-    Args:
-        teachers: How many vote.
-        epsilon: The ε of all answers.
-        delta: Their δ.
-        most: The largest number wanted.
-        noise_share: The standard deviation of the noise, as a share of the teachers.
-
-    Returns:
-        How many to ask.
-
     >>> few, many = (queries_for(teachers, epsilon=1, delta=1e-5, most=10_000) for teachers in (250, 500))
     >>> few < many
     True

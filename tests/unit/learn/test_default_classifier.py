@@ -212,7 +212,7 @@ def test_networks_from_a_folder_take_the_place_of_those_that_ship(rows, tmp_path
     weights = resources.files("sfumato.models") / "weights"
     for ending in ("json", "safetensors"):
         (tmp_path / f"strokes-wide.{ending}").write_bytes((weights / f"strokes-wild.{ending}").read_bytes())
-    network = features.build_on(tmp_path, recipe, classes=10)
+    network = features.build(recipe, classes=10, nets=tmp_path)
     other = features.build(replace(recipe, extractors=("strokes-wild",)), classes=10)
     images = rows.tensors()[0][:8]
     assert network.features(images).equal(other.features(images))

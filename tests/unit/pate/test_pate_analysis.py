@@ -10,8 +10,13 @@ from scipy import integrate, stats
 from sfumato.accounting import GaussianEvent, compose, epsilon, repeat
 from sfumato.errors import InvalidInput
 from sfumato.pate import SmoothRelease, VotePlan, analyze, count_votes, moments_epsilon, moments_epsilon_of
-from sfumato.pate.analysis import dependent_divergences
-from sfumato.pate.smooth import cost_table, gaussian_cost, places_of, smooth_sensitivity
+from sfumato.pate.analysis import (
+    cost_table,
+    dependent_divergences,
+    gaussian_cost,
+    places_of,
+    smooth_sensitivity,
+)
 from sfumato.randomness import SecretStream, public_generator
 
 DELTA = 1e-5

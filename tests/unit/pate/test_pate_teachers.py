@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from sfumato import models
 from sfumato.errors import InvalidInput
 from sfumato.pate import EnsembleFit, StudentConfig, TeacherConfig, learn, shard_table, train_teachers, vote
-from sfumato.pate.ensemble import fit, stack
-from sfumato.pate.stacked_dense import coefficients_pay
-from sfumato.pate.student import beliefs, least_sure
+from sfumato.pate.public import beliefs, least_sure
+from sfumato.pate.teachers import coefficients_pay, fit, stack
 from sfumato.randomness import public_torch_generator
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from sfumato.errors import InvalidInput
 from sfumato.learn.table import Encoding, Target
-from sfumato.learn.table.design import MOST_BINS, Design, join_cells
 from sfumato.learn.table.encoding import FINE, Encoder
+from sfumato.learn.table.sums import MOST_BINS, Design, join_cells
 from sfumato.policy import Column
 
 

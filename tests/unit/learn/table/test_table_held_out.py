@@ -15,10 +15,9 @@ from sfumato.datasets import Chosen
 from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.learn import HoldOut
-from sfumato.learn.table import TableTraining, held_out
-from sfumato.learn.table.evaluation import measure
-from sfumato.learn.table.linear import Rows
-from sfumato.learn.table.model import Unlearned
+from sfumato.learn.table import TableTraining, run
+from sfumato.learn.table.additive import Rows
+from sfumato.learn.table.model import Unlearned, measure
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Unit
 from sfumato.randomness import OWN_NOISE, SecretStream
@@ -75,19 +74,19 @@ def test_the_accuracy_tells_of_the_coins_and_the_noise():
     rows = Rows(cells=np.zeros((4, 1), dtype=np.int64), target=np.zeros(4))
     model = SimpleNamespace(scorer=Unlearned(outputs=1))
     terms = {"unit": "record", "epsilon": 1.0, "delta": 1e-5, "ledger": None}
-    seeded = held_out.accuracy(model, rows, **terms, sampler=SecretStream(), chosen=Chosen(private=False))
+    seeded = run.accuracy_on(model, rows, **terms, sampler=SecretStream(), chosen=Chosen(private=False))
     assert not seeded.certificate.private
     assert SEEDED_CHOICE in seeded.certificate.caveats
-    own = held_out.accuracy(model, rows, **terms, sampler=Own(), chosen=Chosen())
+    own = run.accuracy_on(model, rows, **terms, sampler=Own(), chosen=Chosen())
     assert OWN_NOISE in own.certificate.caveats
 
 
 def test_coins_depend_on_no_row():
     rows = Rows(cells=np.arange(40).reshape(20, 2), target=np.arange(20.0))
     other = replace(rows, cells=rows.cells + 7, target=rows.target * 0)
-    coins = [held_out.parted(one, 0.5, SecretStream(test_seed=3))[2] for one in (rows, other)]
+    coins = [run.parted(one, 0.5, SecretStream(test_seed=3))[2] for one in (rows, other)]
     assert np.array_equal(*coins)
-    kept, held, which = held_out.parted(rows, 0.5, SecretStream(test_seed=3))
+    kept, held, which = run.parted(rows, 0.5, SecretStream(test_seed=3))
     assert np.array_equal(np.flatnonzero(which), held.target)
     assert sorted([*kept.target, *held.target]) == list(range(20))
 

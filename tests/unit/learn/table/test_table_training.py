@@ -22,7 +22,7 @@ from sfumato.errors import (
     RelationMismatch,
 )
 from sfumato.learn.table import TableTraining, load_table
-from sfumato.learn.table.reading import Source, within_bound
+from sfumato.learn.table.encoding import Source, within_bound
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Unit
 from sfumato.randomness import SecretStream
