@@ -123,16 +123,15 @@ def model_bytes(card: ModelCard, tensors: Mapping[str, Tensor]) -> bytes:
     return save(whole, metadata={_HEADER: json.dumps(card.to_json(), ensure_ascii=False, allow_nan=False)})
 
 
-def read_model(path: Path) -> tuple[ModelCard | None, dict[str, Tensor]]:
-    """Card and tensors of a file; no card where a version before 0.2 wrote it."""
+def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
+    """Return card and tensors of a file."""
     if not path.is_file():
         raise DataUnavailable(f"expected a model at {path}, got none; a run writes it with --out")
     with damaged_unless_read(
         f"expected a model of format {FORMAT} at {path}, got a file that is damaged or of another version"
     ):
         metadata, tensors = read_tensors(path, "pt")
-        text = metadata.get(_HEADER)
-        return (None if text is None else ModelCard.from_json(parsed(text))), tensors
+        return ModelCard.from_json(parsed(metadata[_HEADER])), tensors
 
 
 # Answers

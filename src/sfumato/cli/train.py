@@ -90,11 +90,11 @@ def train(
     ] = 1e-5,
     epochs: Annotated[
         float | None,
-        typer.Option(help="Number of epochs. Default: 10, or 20 below 10,000 records; or the recipe's."),
+        typer.Option(help="Number of epochs. Default: 10, or the recipe's."),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(help="Expected batch size. Default: 1024, or less for 100 steps; or the recipe's."),
+        typer.Option(help="Expected batch size. Default: 1024, or less for 100 to 200 steps; or the recipe's."),
     ] = None,
     learning_rate: Annotated[
         float | None,

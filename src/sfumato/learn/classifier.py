@@ -7,6 +7,7 @@ network of `sfumato.models`, from random weights.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -61,32 +62,24 @@ if TYPE_CHECKING:
     from sfumato.audit import Verdict
 
 RECIPE = "recipe"
-LARGEST_BATCH, LEAST_STEPS = 1024, 100
-"""A network from random weights takes 1,024 rows a step on average, or fewer so that it takes 100 steps."""
-_SMALL = 10_000
+EPOCHS, LARGEST_BATCH = 10.0, 1024
+_STEPS = (100, 200)  # at least and at most, before the batch is larger than 1,024
 Place = str | os.PathLike[str]
 Watch = Callable[[PrivateTrainer], None]
 
 
-def usual_epochs(size: int) -> float:
-    """Return the default number of epochs of a network, from the declared number of rows.
+def usual_batch(size: int, epochs: float, weights: int) -> int:
+    """Return the default expected batch of a network, from public figures alone.
 
-    >>> usual_epochs(1_437), usual_epochs(60_000)
-    (20.0, 10.0)
+    Large batches lose less to noise, but few steps learn little: a network takes as many steps as the square
+    root of its number of weights, between 100 and 200, or more of 1,024 rows each. Chosen on training rows of
+    scikit-learn's digits; other ε call for hardly another batch, and the learning rate follows the noise.
+
+    >>> usual_batch(60_000, 10, 26_010), usual_batch(1_437, 10, 9_610), usual_batch(1_437, 3, 9_610)
+    (1024, 144, 43)
     """
-    return 20.0 if size < _SMALL else 10.0
-
-
-def usual_batch(size: int, epochs: float) -> int:
-    """Return the default expected batch of a network.
-
-    Large batches lose less to noise, but few steps learn little. Chosen on training rows of scikit-learn's
-    digits and on drawings; ε changed the best choice by little.
-
-    >>> usual_batch(60_000, 10), usual_batch(1_437, 20), usual_batch(1_437, 3)
-    (1024, 287, 43)
-    """
-    return min(LARGEST_BATCH, size, max(1, round(size * epochs / LEAST_STEPS)))
+    steps = min(max(math.sqrt(weights), _STEPS[0]), _STEPS[1])
+    return min(LARGEST_BATCH, size, max(1, round(size * epochs / steps)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -678,12 +671,13 @@ def _from_random_weights(
     network = models.build(
         model, classes=classes, in_channels=rows.shape[0], side=rows.shape[-1], seed=settings.seed
     )
-    epochs = usual_epochs(size) if settings.epochs is None else settings.epochs
+    epochs = EPOCHS if settings.epochs is None else settings.epochs
+    weights = sum(value.numel() for value in network.parameters())
     plan = TrainingPlan.calibrated(
         epsilon=epsilon,
         delta=delta,
         public_size=size,
-        expected_batch=usual_batch(size, epochs) if settings.batch is None else settings.batch,
+        expected_batch=usual_batch(size, epochs, weights) if settings.batch is None else settings.batch,
         epochs=epochs,
         clip_norm=1.0 if settings.clip_norm is None else settings.clip_norm,
         **settings.choices(rows.unit),

@@ -32,7 +32,6 @@ from sfumato.models import (
     PatchCodes,
     PriorLevels,
     Scattering,
-    ScatteringCodes,
     Whitened,
     load_prior,
     prior_note,
@@ -136,12 +135,11 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """As `asdict` wrote it; what is not known is refused. One that says nothing of a bias has one."""
+        """Read what `asdict` wrote; other fields are refused."""
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
-        written: dict[str, Any] = {"bias": True, "shape": SHAPE, "weights": (), **data}
-        return cls(**written | {name: tuple(written[name]) for name in ("extractors", "shape", "weights")})
+        return cls(**{**data, **{name: tuple(data[name]) for name in ("extractors", "shape", "weights")}})
 
     def plan(self, *, epsilon: float, delta: float, public_size: int, **choices: Any) -> TrainingPlan:
         """The head's plan at ε, if nothing is measured before; `choices` are further fields of it, by name."""
@@ -198,14 +196,12 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
     "scattering": lambda: _NormalisedScattering(),
     "patches": lambda: Whitened(PatchCodes(), shape=COLOUR, directions=1500),
     "wide-patches": lambda: Whitened(PatchCodes(shrink=2), shape=COLOUR, directions=1000),
-    "colour-scattering": lambda: Whitened(ScatteringCodes(side=leaves.SIDE), shape=COLOUR, directions=1000),
     "opponent-scattering": lambda: _opponent("roots"),
     "relative-scattering": lambda: _opponent("relative"),
 }
 _DRAW: Mapping[str, Callable[..., Any]] = {
     "strokes": lambda count, seed: strokes.draw(count, seed=seed)[0],
     "shapes": lambda count, seed: shapes.draw(count, seed=seed)[0],
-    "leaves": leaves.draw,  # of models released before there were landscapes
     "landscapes": landscapes.draw,
 }
 

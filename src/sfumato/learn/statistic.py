@@ -45,13 +45,6 @@ class StatisticPlan:
     *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier` under add/remove of one row. A row that
     is no number, or too long, adds nothing. Public: all fields. Secret: the rows, the sums, the noise.
 
-    Args:
-        kind: "mean", "moment" or "leading".
-        width: How many values a row has.
-        noise_multiplier: The noise's deviation over the bound of one row's share.
-        places: Where values have their products measured beside the mean: from which one, and before which one.
-        directions: How many main directions of those values are told.
-
     >>> StatisticPlan(kind="moment", width=10, noise_multiplier=2.0).mechanism.dimension
     55
     """
@@ -101,14 +94,6 @@ class StatisticPlan:
 
         "mean": the noisy mean (width,). "moment": the matrix (width, width) into a basis where all directions
         are as wide. "leading": the mean, and below it the directions, (1 + directions, width).
-
-        Args:
-            rows: Private rows (rows, width) of norm 1.
-            public_size: The declared number of rows, by which sums are divided.
-            sampler: The secret stream.
-
-        Returns:
-            What `FeatureClassifier.adapt` takes.
         """
         mechanism = self.mechanism
         sums = to_grid(self._sums(rows), mechanism.grid)

@@ -212,8 +212,7 @@ def run(
     ```
     """
     started = time.perf_counter()
-    classes = _check(private, public, settings)
-    _check_unit(private, unit_ids)
+    classes = _check(private, public, settings, unit_ids)
     folder = None if out is None else RunFolder.begin(out)
     sampler = SecretStream() if sampler is None else sampler
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
@@ -226,7 +225,8 @@ def run(
         purpose=PURPOSE,
         chosen=private.chosen,
     )
-    teacher_of = _teachers(private, unit_ids, settings.plan.teachers, sampler)
+    ids = np.arange(len(private)) if unit_ids is None else np.asarray(unit_ids)
+    teacher_of = assign(ids, teachers=settings.plan.teachers, key=draw_key(sampler))
     votes = votes_on(private, teacher_of, side, queries, settings, features=features, progress=progress)
     labels = voting.ask(
         count_votes(votes, classes=classes), predictions=_predictions(side, queries, settings.plan)
@@ -251,8 +251,15 @@ def run(
     return result
 
 
-def _check(private: Dataset, public: Dataset, settings: PateSettings) -> int:
+def _check(private: Dataset, public: Dataset, settings: PateSettings, unit_ids: npt.ArrayLike | None) -> int:
     plan = settings.plan
+    if unit_ids is None and private.unit != "record":
+        raise InvalidInput(
+            f"expected unit_ids=... with unit={private.unit!r}, got none; without them every row is a unit, "
+            "and one's rows would go to several teachers"
+        )
+    if unit_ids is not None and np.shape(unit_ids) != (len(private),):
+        raise InvalidInput("expected one unit id for each private row, got another number of them")
     if public.visibility != "public":
         raise InvalidInput("expected public to be public data; students may not learn from private images")
     if public.shape != _SHAPE or private.shape != _SHAPE:
@@ -272,21 +279,6 @@ def _check(private: Dataset, public: Dataset, settings: PateSettings) -> int:
             f"expected folds <= {len(public)}, the number of public images, got folds={settings.folds}"
         )
     return private.classes
-
-
-def _check_unit(private: Dataset, unit_ids: npt.ArrayLike | None) -> None:
-    if unit_ids is None and private.unit != "record":
-        raise InvalidInput(
-            f"expected unit_ids=... with unit={private.unit!r}, got none; without them every row is a unit, "
-            "and one's rows would go to several teachers"
-        )
-
-
-def _teachers(private: Dataset, unit_ids: npt.ArrayLike | None, teachers: int, sampler: Sampler) -> Integers:
-    ids = np.arange(len(private)) if unit_ids is None else np.asarray(unit_ids)
-    if ids.shape != (len(private),):
-        raise InvalidInput("expected one unit id for each private row, got another number of them")
-    return assign(ids, teachers=teachers, key=draw_key(sampler))
 
 
 def votes_on(
@@ -411,7 +403,7 @@ def _card(public: Dataset, settings: PateSettings, model: JoinedPriors) -> Model
 
 
 def _digests(prior: str) -> dict[str, str]:
-    """Which public weights the nets had before they were adapted."""
+    """Return the digests of the public weights before they were adapted."""
     return {name: prior_note(name)["sha256"] for name in NETS[prior]}
 
 

@@ -21,10 +21,9 @@ from sfumato.array_files import damaged_unless_read, parsed, read_archive
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import write_whole
-from sfumato.synthesis.cells import CellColumn
+from sfumato.synthesis.cells import CellColumn, to_table
 from sfumato.synthesis.counting import Clique
 from sfumato.synthesis.rules import Rules
-from sfumato.synthesis.values import to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

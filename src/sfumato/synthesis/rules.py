@@ -36,10 +36,6 @@ class Follows:
 class Rules:
     """What holds for every row.
 
-    Attributes:
-        follows: Columns that are looked up.
-        impossible: Combinations: for each of some columns, the cells that do not occur together.
-
     >>> age = CellColumn(name="age", type="integer", values=(10, 40))
     >>> married = CellColumn(name="married", type="boolean", values=(False, True))
     >>> rules = Rules.of({"impossible": [{"age": {"upper": 15}, "married": True}]}, [age, married])

@@ -11,14 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidInput
-from sfumato.synthesis.cells import CellColumn
+from sfumato.synthesis.cells import Buckets, CellColumn, coarser, merged
 from sfumato.synthesis.counting import Clique
-from sfumato.synthesis.inference import Fitted, Measurement, fit, independent
-from sfumato.synthesis.merging import Buckets, coarser, merged
+from sfumato.synthesis.inference import Fitted, Measurement, connected, fit, in_order, independent, model_cells
 from sfumato.synthesis.model import Step, SyntheticModel, marginal, steps_of
-from sfumato.synthesis.paid import PaidTable
-from sfumato.synthesis.plan import SynthesisPlan
-from sfumato.synthesis.tree import connected, in_order, model_cells
+from sfumato.synthesis.plan import PaidTable, SynthesisPlan
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -40,14 +37,7 @@ _NEVER = -60.0  # the logarithm of a chance: of what cannot be
 
 @dataclass(frozen=True)
 class Synthesis:
-    """What came out: the model, what was measured for it, and words on what was not.
-
-    Attributes:
-        model: Draws rows.
-        buckets: Which cells of each column are counted together; of a view, of its column.
-        measurements: What was measured: columns, and their views.
-        notes: What was not, and why.
-    """
+    """What came out: the model, what was measured for it, and words on what was not."""
 
     model: SyntheticModel
     buckets: Mapping[str, Buckets]
@@ -76,14 +66,6 @@ def workload(
     columns: Sequence[CellColumn], *, target: str | None = None, named: Sequence[Sequence[str]] | None = None
 ) -> tuple[Clique, ...]:
     """List the marginals to choose from: those named, or all pairs, except those that are measured in any case.
-
-    Args:
-        columns: The columns as cells.
-        target: The column whose relation to others matters most.
-        named: Marginals to choose from, each a list of columns.
-
-    Returns:
-        The marginals.
 
     >>> columns = [CellColumn(name=name, type="text", values=("a", "b")) for name in ("x", "y")]
     >>> workload(columns)

@@ -15,7 +15,7 @@ from sfumato.query.expressions.base import column_name
 from sfumato.query.measures import UNIT
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import EngineMarginals, PaidTable, SynthesisPlan, cell_columns
-from sfumato.synthesis.merging import merge_table, merged
+from sfumato.synthesis.cells import merge_table, merged
 
 COLUMNS = {
     "age": {"type": "integer", "lower": 0, "upper": 200},

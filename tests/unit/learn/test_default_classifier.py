@@ -30,7 +30,6 @@ from sfumato.learn import (
 )
 from sfumato.learn import plain as plain_recipe
 from sfumato.ledger import Certificate, Ledger
-from sfumato.models import ScatteringCodes
 from sfumato.results import read_run
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
@@ -176,27 +175,6 @@ def test_weights_are_one_for_each_extractor_and_survive_json():
     with pytest.raises(InvalidInput, match="one weight for each of 1 extractors, got 2"):
         Recipe(extractors=("strokes",), weights=(1.0, 2.0))
     assert Recipe.from_json(json.loads(json.dumps(asdict(SCENES)))) == SCENES
-
-
-def test_a_recipe_of_leaves_as_released_before_is_still_read():
-    before = asdict(SCENES) | {"drawings": "leaves"}
-    assert Recipe.from_json(json.loads(json.dumps(before))) == replace(SCENES, drawings="leaves")
-
-
-def test_the_parts_of_a_recipe_of_colour_scattering_as_released_before_are_still_there():
-    """A model that was released then is built from its card, with these names."""
-    before = asdict(SCENES) | {
-        "extractors": ["patches", "wide-patches", "colour-scattering"],
-        "weights": [1.0, 0.7, 1.0],
-        "statistic": "mean",
-        "statistic_share": 0.01,
-    }
-    del before["products"]  # of which such a card says nothing
-    model = features.bare(Recipe.from_json(json.loads(json.dumps(before))), classes=10)
-    assert model.head.in_features == 1500 + 1000 + 1000
-    assert isinstance(model.extractors[2].extractor, ScatteringCodes)
-    assert model.shift is not None
-    assert model.leading is None
 
 
 def test_scattering_needs_no_drawing():

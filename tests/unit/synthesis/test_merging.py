@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sfumato.randomness import public_generator
 from sfumato.synthesis import CellColumn
-from sfumato.synthesis.merging import coarser, merge_table, merged
+from sfumato.synthesis.cells import coarser, merge_table, merged
 
 CITY = CellColumn(name="city", type="text", values=("a", "b", "c", "d"))
 INCOME = CellColumn(name="income", type="real", lower=0, upper=8, width=1)

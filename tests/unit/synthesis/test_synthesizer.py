@@ -9,8 +9,8 @@ import numpy as np
 
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import CellColumn, PaidTable, SynthesisPlan, Synthesizer, workload
+from sfumato.synthesis.inference import model_cells
 from sfumato.synthesis.synthesizer import MOST_MODEL_CELLS, _connecting, _simplex
-from sfumato.synthesis.tree import model_cells
 
 
 class Counts:

@@ -7,7 +7,7 @@ import pytest
 
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import CellColumn
-from sfumato.synthesis.values import to_table
+from sfumato.synthesis.cells import to_table
 
 
 @pytest.mark.parametrize(
