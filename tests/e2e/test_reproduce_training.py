@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.reproduce import epsilon_sweep
-from sfumato.results import read_run
+from sfumato.runs import read_run
 
 
 def check_figures(answer):

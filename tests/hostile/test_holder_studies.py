@@ -219,9 +219,7 @@ def test_a_cheaper_reservation_of_the_same_name_is_not_taken_up(take_part, tmp_p
 
 
 def test_rounding_above_the_margin_is_found_before_the_charge(take_part, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "sfumato.training.compiler.engine.Engine.rounding_bound", lambda *engine, **options: 0.02
-    )
+    monkeypatch.setattr("sfumato.training.engine.Engine.rounding_bound", lambda *engine, **options: 0.02)
     with Ledger.open(tmp_path / "mine.db", Budget(epsilon=1, delta=1e-5)) as ledger:
         with pytest.raises(InvalidInput, match="margin"):
             take_part(Channel(), ledger)

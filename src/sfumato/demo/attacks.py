@@ -16,7 +16,7 @@ from sfumato.demo.size import Size
 from sfumato.ledger import Ledger
 from sfumato.query import attack
 from sfumato.reproduce import membership
-from sfumato.results import (
+from sfumato.runs import (
     AttackedNetwork,
     Audit,
     AverageAttack,

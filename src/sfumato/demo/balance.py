@@ -7,7 +7,7 @@ from sfumato.demo.context import StageContext
 from sfumato.demo.size import BUDGET
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Ledger, statement
-from sfumato.results import ChargeLine, LedgerStatement
+from sfumato.runs import ChargeLine, LedgerStatement
 
 _STATED = (
     *("epsilon", "delta", "unit", "relation"),

@@ -17,7 +17,7 @@ from sfumato.demo.context import StageContext
 from sfumato.demo.pictures import save_grey
 from sfumato.demo.size import DELTA
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.results import NoisedDigits, NoiseLevel
+from sfumato.runs import NoisedDigits, NoiseLevel
 
 Floats = npt.NDArray[np.float64]
 EPSILONS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sfumato.demo.context import StageContext
 from sfumato.randomness import SecretStream
 from sfumato.reproduce.tracing import DELTA
-from sfumato.results import EpidemicCurve, Tracing
+from sfumato.runs import EpidemicCurve, Tracing
 from sfumato.tracing import UNIT, Campaign, Release, run
 from sfumato.tracing.settings import SETTINGS
 

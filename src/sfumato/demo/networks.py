@@ -19,7 +19,7 @@ from sfumato.demo.size import DELTA
 from sfumato.errors import InvalidInput
 from sfumato.fitting import FitConfig, fit
 from sfumato.reproduce import private_cnn
-from sfumato.results import (
+from sfumato.runs import (
     Comparison,
     Epoch,
     EpochReport,

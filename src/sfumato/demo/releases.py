@@ -21,7 +21,7 @@ from sfumato.learn.classifier import Classifier, learner
 from sfumato.local import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.results import Ballot, Reports, Sweep, SweepRun, Votes, read_history
+from sfumato.runs import Ballot, Reports, Sweep, SweepRun, Votes, read_history
 from sfumato.storage import RunFolder
 
 _PRIOR = "strokes"

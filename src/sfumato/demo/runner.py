@@ -19,7 +19,7 @@ from sfumato.demo.context import Shelf, StageContext
 from sfumato.demo.size import Size
 from sfumato.demo.stages import STAGES, Stage
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
-from sfumato.results import Failure, read_run, write_run
+from sfumato.runs import Failure, read_run, write_run
 from sfumato.storage import RunFolder, read_json
 
 _STAGE = "stage.json"

@@ -13,7 +13,7 @@ from sfumato.demo.epidemic import epidemic
 from sfumato.demo.networks import plain_and_private, sweep
 from sfumato.demo.releases import recipe, reports, votes
 from sfumato.demo.synthetic import synthetic_digits
-from sfumato.results import Result
+from sfumato.runs import Result
 
 
 @dataclass(frozen=True, kw_only=True)

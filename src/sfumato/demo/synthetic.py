@@ -13,7 +13,7 @@ from sfumato.learn.images import Drawn, ImageRequest, StyleSettings, learn_sampl
 from sfumato.learn.images import measures as measure
 from sfumato.learn.images.styles import DRAW, Images, to_inputs
 from sfumato.randomness import SecretStream
-from sfumato.results import SyntheticDigits
+from sfumato.runs import SyntheticDigits
 from sfumato.storage import CERTIFICATE
 
 _EPSILON = 1.0

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 from torch import nn
 
-from sfumato import _validate, models, results
+from sfumato import _validate, models, runs
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as priced
 from sfumato.datasets import Dataset, public_name
@@ -30,7 +31,7 @@ from sfumato.learn import features
 from sfumato.learn.features import Recipe, declared
 from sfumato.learn.statistic import StatisticPlan
 from sfumato.ledger import Certificate, Ledger, Unrecorded
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import ModelCard, Predictor, Released
@@ -560,12 +561,12 @@ class Classifier:
     def _whole(self, report: EpochReport) -> EpochReport:
         """Return the same report with the ε of the statistic as well."""
         spent = priced(self.training_event(report.step), self.delta, relation=self.plan.relation)
-        return replace(report, epsilon_if_fixed_in_advance=spent)
+        return structs.replace(report, epsilon_if_fixed_in_advance=spent)
 
     def _write(self, folder: RunFolder, result: TrainingResult, plan: Mapping[str, Any]) -> None:
-        results.write_run(
+        runs.write_run(
             folder,
-            results.Training(
+            runs.Training(
                 epsilon=result.epsilon,
                 delta=result.delta,
                 test_accuracy=result.test_accuracy,

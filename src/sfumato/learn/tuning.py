@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting, datasets, results
+from sfumato import _validate, accounting, datasets, runs
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
 from sfumato.audit import Errors, Verdict, epsilon_bound
 from sfumato.datasets import Dataset, public_name
@@ -135,7 +135,7 @@ def run(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        result = results.Tuning(
+        result = runs.Tuning(
             epsilon=found.epsilon,
             delta=delta,
             test_accuracy=accuracy,
@@ -144,7 +144,7 @@ def run(
             clip_norm=chosen.clip_norm,
             data=public_name(rows.name),
         )
-        results.write_run(
+        runs.write_run(
             folder,
             result,
             certificate=found.certificate,

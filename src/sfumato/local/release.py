@@ -323,7 +323,7 @@ def write_learnt(
 
     from sfumato.models import prior_note
     from sfumato.released import ModelCard, model_bytes
-    from sfumato.results import Reports, write_run
+    from sfumato.runs import Reports, write_run
 
     result = Reports(
         epsilon=reports.plan.price,

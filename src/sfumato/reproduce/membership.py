@@ -32,7 +32,7 @@ from sfumato.audit.roc import operating_point
 from sfumato.audit.runs import black_box, ensemble
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.randomness import SecretStream
-from sfumato.results import Reproduction, write_run
+from sfumato.runs import Reproduction, write_run
 from sfumato.storage import RunFolder, write_figure
 from sfumato.training import TrainingPlan
 

@@ -26,7 +26,7 @@ from sfumato.datasets.writers import WRITERS
 from sfumato.fitting import FitConfig, evaluate
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
 from sfumato.reproduce.pixels import standardized
-from sfumato.results import Reproduction, write_run
+from sfumato.runs import Reproduction, write_run
 from sfumato.storage import RunFolder, write_figure
 from sfumato.training import Optimization, TrainingPlan, moved_by_a_pixel, train
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sfumato.cli import trace
 from sfumato.errors import LittleProtection
-from sfumato.results import read_run
+from sfumato.runs import read_run
 from sfumato.tracing import METHODS
 
 

@@ -7,7 +7,7 @@ import pytest
 from sfumato import demo as story
 from sfumato.demo.context import Shelf
 from sfumato.errors import BudgetExceeded, DataUnavailable
-from sfumato.results import Reports, read_run
+from sfumato.runs import Reports, read_run
 
 TINY = replace(story.QUICK, name="tiny")
 RESULT = Reports(epsilon=1.0, delta=0.0, people=3, test_accuracy=0.5)

@@ -12,7 +12,7 @@ from sfumato.datasets import Dataset, strokes
 from sfumato.learn import DIGITS, features
 from sfumato.learn.images import StyleSettings
 from sfumato.reproduce import synthesis
-from sfumato.results import read_run
+from sfumato.runs import read_run
 
 
 @pytest.fixture

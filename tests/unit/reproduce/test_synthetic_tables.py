@@ -9,7 +9,7 @@ import pytest
 from sfumato.errors import InvalidInput
 from sfumato.reproduce import synthetic_tables as recipe
 from sfumato.reproduce.synthetic_tables import Split
-from sfumato.results import read_run
+from sfumato.runs import read_run
 
 
 def split() -> Split:

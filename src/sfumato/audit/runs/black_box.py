@@ -20,7 +20,7 @@ from sfumato import datasets
 from sfumato.audit import Errors, Verdict, balanced_mu_bound, gdp_epsilon
 from sfumato.audit.runs import ensemble
 from sfumato.randomness import SecretStream
-from sfumato.results import write_run
+from sfumato.runs import write_run
 from sfumato.storage import RunFolder, write_figure
 from sfumato.training import TrainingPlan
 

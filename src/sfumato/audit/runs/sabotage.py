@@ -27,7 +27,7 @@ from sfumato.audit.runs import randomiser as randomiser_audit
 from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max, vector
 from sfumato.randomness import Integers, Sampler, SecretStream, spread_rounded_normal
 from sfumato.training import Flat, PrivateTrainer, TrainingPlan, drawing
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 from sfumato.training.sampling import Sample, shuffled_samples
 
 PLAN = TrainingPlan(sample_rate=0.1, expected_batch=40, steps=200, noise_multiplier=1.1)

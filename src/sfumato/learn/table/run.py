@@ -40,7 +40,7 @@ from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.policy import Policy, left_out_on_purpose
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
-from sfumato.results import Training, write_run
+from sfumato.runs import Training, write_run
 from sfumato.storage import RunFolder
 from sfumato.training import LossFunction, NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
 from sfumato.training.answers import answering

@@ -35,7 +35,7 @@ from sfumato.learn.images.statistics import Statistics, StatisticsPlan
 from sfumato.learn.images.styles import Styles
 from sfumato.learn.statistic import StatisticPlan
 from sfumato.ledger import Certificate, Ledger, Unrecorded
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.randomness import SecretStream
 from sfumato.released import MODEL, model_bytes, read_model
 
