@@ -1,4 +1,4 @@
-"""`sfumato.load`: what a run left, as an object that answers."""
+"""`sfumato.load`: the model of a run, as an object that answers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Place:
         )
 
     def certificate(self) -> Certificate | None:
-        """What it cost; a model trained without privacy has none, and an unfinished run is refused."""
+        """Return the certificate; a model trained without privacy has none, an unfinished run is refused."""
         if not self.public:
             return None
         if not (self.half / CERTIFICATE).is_file():

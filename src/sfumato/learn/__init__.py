@@ -1,4 +1,4 @@
-"""What `train`, `tune` and Python users run by default.
+"""Runs of `train` and `tune`, and the same for Python users.
 
 from sfumato.learn import Classifier
 

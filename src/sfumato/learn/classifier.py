@@ -1,6 +1,6 @@
-"""What `sfumato train` runs: prepare (read what is public, price), then train (charge, learn, release).
+"""The run of `sfumato train`: prepare (read what is public, price), then train (charge, learn, release).
 
-By default a private linear head on public features, which lost the least accuracy whatever the images; or any
+By default a private linear head on public features, which lost the least accuracy on all images tried; or any
 network of `sfumato.models`, from random weights.
 """
 
@@ -169,7 +169,7 @@ class Canaries:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trained:
-    """A released classifier: what it is, what it cost, how good it is on public or paid-for records.
+    """A released classifier, its cost, and its accuracy on public or paid-for records.
 
     Attributes:
         result: Plan, history, cost and certificate of the whole classifier.
@@ -396,11 +396,11 @@ class Classifier:
             caveats: Sentences for the certificate.
             sampler: The secret stream; a seeded one, for tests, makes the run not private.
             on_step: Called after each step.
-            on_epoch: Called after each epoch, with what may be published.
+            on_epoch: Called after each epoch, with its publishable report.
             finish: Take no further step: end the interrupted run in `out` at its last checkpoint.
 
         Returns:
-            The released classifier and what it cost.
+            The released classifier and its cost.
 
         Raises:
             BudgetExceeded: If the ledger has no room. Nothing was trained.

@@ -74,8 +74,8 @@ class Recipe:
         momentum: The momentum of SGD.
         average_decay: The decay of the average of weights that is released.
         shape: Channels, height and width of the images that the networks look at.
-        statistic: What is measured of the private features first: "mean", "moment", "leading" or nothing.
-        statistic_share: The share of the budget, in 1/σ², that it takes.
+        statistic: The statistic of the private features that is released first: "mean", "moment", "leading" or
+        nothing. statistic_share: The share of the budget, in 1/σ², that it takes.
         weights: The length of each network's part of the features; 1 for all if there are none.
         bias: Whether the head has a constant for each class.
         products: How many leading directions of the private features have their products joined to them.
@@ -135,7 +135,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """Read what `asdict` wrote; other fields are refused."""
+        """Read the output of `asdict`; other fields are refused."""
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
@@ -157,7 +157,7 @@ class Recipe:
     def plans(
         self, *, epsilon: float, delta: float, public_size: int, sizes: Sequence[int], **choices: Any
     ) -> tuple[StatisticPlan | None, TrainingPlan]:
-        """What is measured first and the head's plan, which together cost at most (ε, δ), exactly composed.
+        """Return the statistic's plan and the head's, which together cost at most (ε, δ), exactly composed.
 
         One Gaussian release of the whole budget would have noise σ; the statistic has σ/√share, and the head
         the least noise with which both fit. `sizes` are the widths of the parts that features consist of.
@@ -372,7 +372,7 @@ def part_sizes(network: FeatureClassifier) -> tuple[int, ...]:
 
 
 def card(recipe: Recipe, rows: Dataset, *, nets: Path | None = None) -> ModelCard:
-    """What a reader of the released classifier needs to build it again."""
+    """Return the description from which the released classifier is built again."""
     return ModelCard(
         architecture=ARCHITECTURE,
         classes=class_names(rows),
@@ -393,7 +393,7 @@ def fitted(rows: Dataset, shape: tuple[int, int, int] = SHAPE) -> Dataset:
 
 
 def featured(model: FeatureClassifier, rows: Dataset) -> Dataset:
-    """The same rows as features, each computed by itself to the last bit; what is declared of them stays."""
+    """The same rows as features, each computed by itself to the last bit, with the same declarations."""
     return replace(rows, inputs=rows_apart(model.features, fitted(rows, model.shape).tensors()[0]).numpy())
 
 
@@ -423,7 +423,7 @@ _CHOSEN_ON = dict.fromkeys(("mnist", "fashion-mnist", "cifar10"), _CHOSEN_ON_TRA
 
 
 def caveats(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str, ...]:
-    """What a reader of the certificate must know about where the features and the settings came from."""
+    """Return the caveats on the origin of features and settings."""
     return (
         *features_from(recipe, data, nets=nets),
         _CHOSEN_ON.get(data, _CHOSEN),
@@ -431,7 +431,7 @@ def caveats(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str
 
 
 def features_from(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str, ...]:
-    """Which priors were used, made of what."""
+    """Return a caveat for each prior, with its origin."""
     if nets is not None:
         digests = {name: shipped_note(name, nets)["sha256"] for name in recipe.priors}
         return tuple(

@@ -64,7 +64,7 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The released classifier, the settings it was trained with, and what the whole search cost."""
+    """The released classifier, the settings it was trained with, and the cost of the whole search."""
 
     released: Released
     recipe: Recipe
@@ -97,7 +97,7 @@ def run(
 ) -> Tuned:
     """The best of a random number of trials under (epsilon, delta), charged in full before the first.
 
-    What a reader may be shown is in the result and under `release`; how many trials there were is in neither.
+    The result and `release` hold all that may be shown; the number of trials is in neither.
     """
     started = time.perf_counter()
     tuning, recipe = tuning or Tuning(), recipe or features.head_only(rows.name)

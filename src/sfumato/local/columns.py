@@ -1,4 +1,4 @@
-"""Tables: each person's row noised column by column, by what the table's policy declares (`sfumato.policy`)."""
+"""Tables: each person's row noised column by column, as the table's policy declares (`sfumato.policy`)."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class ReportedColumn:
         return LaplaceVector(dimension=1, epsilon=self.epsilon, lower=self.lower, upper=self.upper)
 
     def encode(self, cells: Sequence[Any]) -> npt.NDArray[Any]:
-        """Cells as what the randomiser takes: clipped numbers (n, 1), or positions in the categories.
+        """Return cells as the randomiser takes them: clipped numbers (n, 1), or positions in the categories.
 
-        No cell can cause an error: what is no number becomes the middle of the bounds, what is no category the
-        first one; both before any noise, so that the report looks like any other.
+        No cell can cause an error: text that is no number becomes the middle of the bounds, an unknown
+        category the first one; both before any noise, so that the report looks like any other.
         """
         if self.categories is not None:
             places = {_spelling(category): place for place, category in enumerate(self.categories)}
@@ -176,7 +176,7 @@ def table_plan(policy: Policy, *, epsilon: float | None = None, leave_out: Seque
     """Plan reports on the columns that a policy declares, each with an even share of ε.
 
     Args:
-        policy: What is declared about the table.
+        policy: The table's declarations.
         epsilon: The ε of a person's report; the policy's budget by default.
         leave_out: Columns that are not reported.
 

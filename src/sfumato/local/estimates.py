@@ -219,11 +219,11 @@ class Learnt:
 
 
 def shrink(raw: RawMoments, public: ClassMoments) -> Learnt:
-    """Empirical Bayes: each deviation from the public guess, times its share of signal in what was seen.
+    """Empirical Bayes: each deviation from the public guess, times its estimated share of signal.
 
     Deviations of the means are a part that all classes share (k times less noisy) and a part of each class;
     those of the covariances likewise. Each part has one variance τ², estimated by its mean square less the
-    known noise v (and less what chance may add to it), and is multiplied by τ²/(τ² + v). With much noise the
+    known noise v (and less the part that chance may add), and is multiplied by τ²/(τ² + v). With much noise the
     guess itself comes out.
 
     Morris 1983, "Parametric empirical Bayes inference", section 1.
@@ -293,7 +293,7 @@ def _shrunk_covariances(seen: Floats, public: ClassMoments, variance: float) -> 
 
 
 def signal(values: Floats, variance: float, *, freedom: int | None = None) -> float:
-    """τ²/(τ² + v) for values of mean square τ² + v, from below: what chance may add is not believed.
+    """τ²/(τ² + v) for values of mean square τ² + v, from below: the part that chance may add is not believed.
 
     The mean square of N normals of variance v exceeds v by more than `_SURE`·v·√(2/N) once in a thousand times.
     """

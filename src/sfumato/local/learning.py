@@ -95,8 +95,9 @@ CLASSIFIERS: dict[str, Callable[[ClassMoments], Classifier]] = {
 def blend(prior: npt.ArrayLike, learnt: npt.ArrayLike, trust: float) -> Floats:
     """Return log-probabilities (rows, classes) between the prior's (trust 0) and the learnt ones (trust 1).
 
-    Gaussian classes are surer of themselves than they should be, so that what is learnt counts for 0.3 of what
-    it says: with little trust it tips the prior's own doubts, and overrules nothing that the prior is sure of.
+    Gaussian classes are surer of themselves than they should be, so that their log-probabilities
+    count for 0.3: with little trust it tips the prior's own doubts, and overrules nothing that the prior is
+    sure of.
 
     >>> blend([[0.0, -1.0]], [[-1.0, 0.0]], 0.0).argmax()
     np.int64(0)
@@ -144,7 +145,7 @@ class LearntClassifier:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `from_tensors` needs beside the arrays."""
+        """The input of `from_tensors` beside the arrays."""
         even = self.classifier.even if isinstance(self.classifier, QuadraticClassifier) else None
         return {"view": self.view.kind, "trust": self.trust, "name": self.name, "even": even}
 
@@ -162,7 +163,7 @@ class LearntClassifier:
     def from_tensors(
         cls, settings: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
     ) -> LearntClassifier:
-        """Read what `settings` and `tensors` wrote; ValueError, TypeError or KeyError where they do not fit."""
+        """Read `settings` and `tensors`; ValueError, TypeError or KeyError where they do not fit."""
         public = _moments("public", arrays) if "public.means" in arrays else None
         view = View(
             kind=settings["view"], centre=arrays["view.centre"], matrix=arrays["view.matrix"], public=public
@@ -207,7 +208,7 @@ def learn(data: NoisedData, *, classifier: str | None = None) -> LearntClassifie
 
 
 def moments(data: NoisedData) -> Learnt:
-    """Return each class's mean and covariance, from the reports and what is known in public."""
+    """Return each class's mean and covariance, from the reports and public moments."""
     public = data.view.of_classes(data.plan.classes).public
     if data.plan.randomiser == "gaussian":
         return _from_gaussian(data, public)

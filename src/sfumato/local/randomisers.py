@@ -109,7 +109,7 @@ class LaplaceVector:
 
     *Guarantees*: pure ε for a person's values replaced by any others: all d may change at once, so that the
     L1 sensitivity is d·S whole steps, rounding included. P(z) ∝ exp(−|z|ε/(dS)) for every whole z, drawn
-    exactly by OpenDP: whatever the values, the same reports can come out, and none is more than e^ε times as
+    exactly by OpenDP: for all values the same reports can come out, and none is more than e^ε times as
     likely. Values outside the bounds, NaN and infinities are refused before any noise is drawn. Public: all
     fields. Secret: the values, the noise.
 
@@ -190,7 +190,7 @@ def _parts(rows: npt.NDArray[Any]) -> list[slice]:
 
 
 def inside_probability(epsilon: float, measure: float) -> float:
-    """The chance of the cap at which the density ratio is e^ε, rounded down by what doubles may err.
+    """The chance of the cap at which the density ratio is e^ε, rounded down by the error of doubles.
 
     >>> round(inside_probability(math.log(3), 0.5), 9)
     0.75
@@ -485,7 +485,7 @@ class ReportPlan:
         return accounting.epsilon(self.event(), self.delta, relation=Relation.REPLACE_ONE)
 
     def check(self, labels: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
-        """Refuse what cannot be reported, before anything is charged or drawn."""
+        """Refuse records that cannot be reported, before anything is charged or drawn."""
         known = check_answers(labels, self.classes)
         rows = check_directions(vectors, self.dimension)
         if known.shape != rows.shape[:1]:

@@ -27,7 +27,7 @@ class AlreadyReported(Refused):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What leaves a person: a random name for the report, and its noised content."""
+    """A report as it leaves a person: a random name, and its noised content."""
 
     id: str
     content: Mapping[str, Any]
@@ -69,7 +69,9 @@ class Reporter:
         event: DpEvent,
         check: Callable[[], object] | None = None,
     ) -> Report:
-        """The person's one report. `check` runs first: what it refuses leaves no mark and sends nothing."""
+        """The person's one report. `check` runs first: a record that it refuses leaves no mark and sends
+        nothing.
+        """
         epsilon(event, 1e-5, relation=Relation.REPLACE_ONE)  # an event without a price is refused
         if check is not None:
             check()

@@ -1,7 +1,7 @@
-"""What of an image is reported: a public map to a few directions, the same for everyone.
+"""Views: public maps of images to a few directions, the same for everyone.
 
-The noise on a report grows with the number of directions, so that few of them should hold what matters. Which
-ones is decided by public knowledge alone: features of a prior learnt from drawings, and the spread of the
+The noise on a report grows with the number of directions, so that few of them should hold most of the signal.
+Which ones is decided by public knowledge alone: features of a prior learnt from drawings, and the spread of the
 drawings' classes in them; or, with no prior at all, the low frequencies of an image.
 """
 
@@ -73,7 +73,7 @@ def build_view(kind: str, dimension: int | None = None) -> View:
 
     Args:
         kind: A name of `KINDS`.
-        dimension: How many directions are kept; what suits the kind by default.
+        dimension: How many directions are kept; a number for each kind by default.
 
     Returns:
         The view.
@@ -153,7 +153,7 @@ def _drawings(kind: str) -> tuple[Floats32, npt.NDArray[np.int64]]:
 
 
 def _discriminating(centred: Floats32, labels: npt.NDArray[np.int64], dimension: int) -> Floats32:
-    """Whitened within classes, then the principal directions of what is left (Fisher's come first)."""
+    """Whitened within classes, then the principal directions of the rest (Fisher's come first)."""
     _, directions = np.linalg.eigh(np.cov(centred.T))
     principal = directions[:, ::-1][:, :_KEPT]
     rows = centred @ principal

@@ -1,4 +1,4 @@
-"""What a set of votes costs: for all votes, for these votes, and as earlier analyses printed it."""
+"""The cost of a set of votes: for all votes, for these votes, and by earlier analyses."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ STATEMENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What the votes cost, by several analyses at the same δ."""
+    """The cost of votes, by several analyses at the same δ."""
 
-    data_independent_epsilon: float  # exact, whatever the votes: what is charged
+    data_independent_epsilon: float  # exact, for all votes: the charge
     data_dependent_epsilon: float  # of these votes: not for publication
     data_dependent_epsilon_published: float  # noised; its own cost is in it
     source_moments_epsilon: float | None  # Laplace only
@@ -55,7 +55,7 @@ def analyze(
     smooth: SmoothRelease | None = None,
     sampler: Sampler | None = None,
 ) -> Analysis:
-    """Say what asking these counts costs under the plan, by several analyses; answers are not needed.
+    """Compute the cost of asking these counts under the plan, by several analyses; answers are not needed.
 
     The data-dependent figure is never above the data-independent one, which holds for these votes too.
 
@@ -344,7 +344,7 @@ MOMENTS = np.arange(1, 9, dtype=np.float64)
 
 
 def moments_epsilon(*, gamma: float, queries: int, delta: float) -> float:
-    """Compute ε by the moments accountant of Papernot et al. 2017, whatever the votes.
+    """Compute ε by the moments accountant of Papernot et al. 2017, for all votes.
 
     >>> round(moments_epsilon(gamma=0.1, queries=9000, delta=1e-5), 4)  # printed as 371.5 by its users
     371.5129

@@ -48,7 +48,7 @@ CAVEATS = (
     "the guarantee is for one unit id, which decides the teacher by a keyed hash",
 )
 _SHAPE = (1, 28, 28)
-Progress = Callable[[str, float], None]  # what is being done, share of it
+Progress = Callable[[str, float], None]  # the stage, and the share of it that is done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class PateResult:
         return Votes(**self.to_json(), data=public_name(data), note=note, ballots=tuple(ballots))
 
     def to_json(self) -> dict[str, Any]:
-        """What may be published."""
+        """Return the publishable figures."""
         names = ("epsilon", "delta", "student_accuracy", "fold_accuracies", "start_accuracy", "label_accuracy")
         return {
             **{name: getattr(self, name) for name in names},
@@ -181,7 +181,7 @@ def run(
     sampler: Sampler | None = None,
     side: PublicSide | None = None,
     features: tuple[Tensor, Tensor] | None = None,
-    progress: Progress = lambda what, share: None,
+    progress: Progress = lambda stage, share: None,
 ) -> PateResult:
     """Label public images by private teachers and train a student; the plan is charged before the first answer.
 
@@ -189,16 +189,16 @@ def run(
 
     Args:
         private: The teachers' images, with a declared size.
-        public: Images to label, which anybody may have.
+        public: Images to label, which are public.
         settings: Everything that is decided before private rows are touched.
         delta: The δ at which the plan is priced.
         unit_ids: Whose each private row is; without them every row is a unit of its own.
         ledger: Where the plan is charged before the first answer.
         out: A run folder.
         sampler: The secret stream; a seeded one, for tests, makes the run not private.
-        side: What was prepared of the public images before, to be shared among runs.
+        side: Representations of the public images, to be shared among runs.
         features: Features of the private rows by the views of `side`.
-        progress: Called with what is being done.
+        progress: Called with the stage and the share of it that is done.
 
     Returns:
         The labels, the student and its accuracy.
@@ -289,9 +289,9 @@ def votes_on(
     settings: PateSettings,
     *,
     features: tuple[Tensor, Tensor] | None = None,
-    progress: Progress = lambda what, share: None,
+    progress: Progress = lambda stage, share: None,
 ) -> Integers:
-    """(teachers, queries); a teacher's vote on an image of half h comes from what it learned on view h."""
+    """(teachers, queries); a teacher's vote on an image of half h comes from its training on view h."""
     teachers, size = settings.plan.teachers, private.public_size
     assert size is not None
     table = shard_table(teacher_of, teachers=teachers, capacity=capacity_for(size, teachers))
@@ -313,7 +313,7 @@ def votes_on(
 
 
 def _predictions(side: PublicSide, queries: Integers, plan: VotePlan) -> npt.NDArray[np.float64] | None:
-    """What the student would answer before it has any label, for the interactive mechanism."""
+    """Return the student's probabilities before it has any label, for the interactive mechanism."""
     if plan.mechanism != "interactive":
         return None
     guesses = np.empty((len(queries), plan.classes))

@@ -3,7 +3,7 @@
 Nets that know drawings of digits meet photographs of digits without labels. They are taught on drawings, whose
 labels are known, and on those photographs that their running averages are sure of together, turned and
 stretched for each net by itself, with the label that those give them (self-training with a strong augmentation:
-Sohn et al. 2020, "FixMatch", section 2). Drawings and public images are nobody's secret: nothing is charged.
+Sohn et al. 2020, "FixMatch", section 2). Drawings and public images hold no secret: nothing is charged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Adaptation:
     """How the prior is adapted; the values were chosen on rows of MNIST's training set declared public.
 
     Args:
-        prior: What to start from, a name of `sfumato.datasets.writers.NETS`: one net, or several together.
+        prior: The prior to start from, a name of `sfumato.datasets.writers.NETS`: one net, or several together.
         steps: How many steps of self-training; 0 keeps the prior as it ships.
         drawings: How many drawings are seen again, so that their classes are not forgotten.
         drawn_batch: Drawings in a step.
@@ -210,7 +210,7 @@ def _rate(share: float) -> float:
 def _own_labels(
     averages: Sequence[PriorNet], images: Tensor, classes: int, sure: float
 ) -> tuple[Tensor, Tensor]:
-    """What both heads of all nets say together, by the mean of their log-probabilities."""
+    """Return the label of all heads of all nets together, by the mean of their log-probabilities."""
     laid_out, said = images.to(memory_format=torch.channels_last), []
     with torch.no_grad():
         for net in averages:
@@ -289,7 +289,7 @@ def least_sure(head: nn.Linear, features: Tensor) -> Tensor:
 
 
 def beliefs(head: nn.Linear, features: Tensor, labels: Integers, config: StudentConfig) -> Tensor:
-    """What to believe of each image: the head's guess, times the likelihood of the label if there is one.
+    """Return target probabilities of each image: the head's guess, times the likelihood of its label, if any.
 
     P(y | x, label) ∝ P(y | x) · (trust if y = label else (1−trust)/(classes−1)): a label that noise has made is
     not believed against a sure guess.

@@ -2,8 +2,8 @@
 
 Parameters of all models are stacked, and one batched pass serves those that are linear layers. Model k learns
 from the rows of shard k and from nothing else: batches are cut by public positions in the shards, shapes are
-public, and no sum runs over models. The outcome for one model is the same, bit for bit, whatever the other
-shards hold.
+public, and no sum runs over models. The outcome for one model is the same, bit for bit, for any content of the
+other shards hold.
 """
 
 from __future__ import annotations

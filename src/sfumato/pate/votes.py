@@ -159,7 +159,8 @@ def capacity_for(public_size: int, teachers: int) -> int:
 
 
 def shard_table(teacher_of: Integers, *, teachers: int, capacity: int) -> Integers:
-    """Rows of each teacher, (teachers, capacity), −1 where there is none; what does not fit is left out.
+    """Rows of each teacher, (teachers, capacity), −1 where there is none; rows beyond the capacity are left
+    out.
 
     Capacity is public: were it the largest shard, one record could change the shapes, and so the rounding, of
     every teacher's sums.
@@ -185,7 +186,7 @@ RELATION = Relation.ADD_REMOVE
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The released labels, −1 where there is none, and what was charged for all of them."""
+    """The released labels, −1 where there is none, and the charge for all of them."""
 
     labels: Integers  # (queries,)
     asked: int
@@ -299,7 +300,7 @@ class Voting:
             )
 
     def _scores(self, counts: Integers, predictions: npt.NDArray[Any] | None) -> npt.NDArray[np.float64]:
-        """What is held against the threshold; moves by at most 1 with one vote. (queries,)"""
+        """Return the scores for the threshold test, (queries,); one vote moves each by at most 1."""
         check_predictions(self.plan, counts, predictions)
         known = 0.0 if predictions is None else self.plan.teachers * np.asarray(predictions, dtype=np.float64)
         return np.asarray((counts - known).max(axis=1), dtype=np.float64)
@@ -353,7 +354,7 @@ def aggregate(
         purpose: One line for the ledger's readers.
 
     Returns:
-        The labels, and what was charged.
+        The labels, and the charge.
 
     Raises:
         BudgetExceeded: If the ledger has no room. Nothing is drawn.

@@ -1,4 +1,4 @@
-"""Tables of nobody: rows drawn from a model of noisy marginals, under one budget.
+"""Synthetic tables: rows drawn from a model of noisy marginals, under one budget.
 
 >>> import numpy as np
 >>> from sfumato.randomness import SecretStream

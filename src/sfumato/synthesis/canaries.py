@@ -21,7 +21,7 @@ Rows = Mapping[str, Integers]
 
 
 def draw_canaries(columns: Sequence[CellColumn], count: int, sampler: Sampler) -> dict[str, Integers]:
-    """Rows whose cells are drawn evenly and independently: most are unlike anybody.
+    """Rows whose cells are drawn evenly and independently: most are unlike any person.
 
     Args:
         columns: The columns as cells.
@@ -59,7 +59,7 @@ class WithCanaries:
 def membership_scores(model: SyntheticModel, canaries: Rows) -> Floats:
     """How much likelier the model makes each canary than its columns alone would, around the median.
 
-    What only the model's dependence between columns explains is the trace that an unlikely row can leave.
+    The dependence between columns in the model is the trace that an unlikely row can leave.
     """
     alone = sum(np.log(model.cells((name,))[cells] + 1e-12) for name, cells in canaries.items())
     gain = model.log_chances(canaries) - alone

@@ -1,7 +1,7 @@
-"""Declared columns → cells: a public, finite list of values for each column, and one cell for what is missing.
+"""Declared columns → cells: a public, finite list of values for each column, and one cell for missing values.
 
 Cells come from the policy alone: its categories, its bounds, or true and false. The last cell of a column holds
-what is missing, which is also what a value outside the declared categories counts as.
+missing values, and values outside the declared categories.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_CATEGORIES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CellColumn:
-    """One column as cells 0, …, size − 2, and size − 1 for what is missing.
+    """One column as cells 0, …, size − 2, and size − 1 for missing values.
 
     Args:
         name: The column.
@@ -147,7 +147,7 @@ def cell_columns(
 
 
 def declared_cells(policy: Policy) -> tuple[CellColumn, ...]:
-    """Every column that has cells, however many: what rules may speak of."""
+    """Return every column that has cells, which rules may name."""
     return tuple(found for column in policy.columns.values() if (found := _cells(column)) is not None)
 
 
@@ -216,7 +216,7 @@ class Buckets:
         return np.asarray(np.bincount(self.place, weights=cells, minlength=self.size), dtype=np.float64)
 
     def mean_spread(self, sigma: float) -> float:
-        """The mean noise of a bucket where that of each cell is σ: what a fit weighs by."""
+        """The mean noise of a bucket where that of each cell is σ, by which a fit weighs."""
         return float(sigma * self._roots.mean())
 
     def spread(self, mean: float) -> Floats:
@@ -332,7 +332,7 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 def to_table(columns: Sequence[CellColumn], cells: Mapping[str, Integers], sampler: Sampler) -> pa.Table:
-    """A value for each cell: its own, or one drawn evenly from its bin; NULL for what is missing."""
+    """A value for each cell: its own, or one drawn evenly from its bin; NULL where it is missing."""
     return pa.table({column.name: _values(column, cells[column.name], sampler) for column in columns})
 
 

@@ -30,7 +30,7 @@ _ROWS, _TURN, _COUNT = "synthesis_place", "synthesis_turn", "synthesis_count"
 
 
 class Marginals(Protocol):
-    """What a synthesizer needs of a table: counts of cells, of which one person moves at most `rows`."""
+    """Counts of cells of a table, of which one person moves at most `rows`."""
 
     @property
     def rows(self) -> int:
@@ -38,7 +38,7 @@ class Marginals(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Have the engine plan what will be counted; no row is read."""
+        """Have the engine plan the counts; no row is read."""
         ...
 
     def marginal(self, clique: Clique) -> Integers:
@@ -58,8 +58,8 @@ class EngineMarginals:
     Args:
         table: an Ibis expression of the declared columns.
         columns: the cells of each column.
-        names: what each column is called in `table`.
-        unit: what the column that tells people apart is called there; None where every row is a person.
+        names: the name of each column in `table`.
+        unit: the name there of the column that tells people apart; None where every row is a person.
         rows: how many rows of one person count.
         salt: a secret text for the order of a person's rows.
         prepare: an expression → its SQL, once the engine has planned it.
@@ -184,7 +184,7 @@ class CountNoise:
 
     *Guarantees*: the cost of a Gaussian mechanism of noise multiplier σ / `sensitivity`, where one person moves
     the counts by at most `sensitivity` in L2. As counts x are whole, x + ⌊σZ + ½⌋ = ⌊x + σZ + ½⌋ is
-    post-processing of the ideal Gaussian mechanism, and outputs are whole whatever the data. The float64 normal
+    post-processing of the ideal Gaussian mechanism, and outputs are whole for all data. The float64 normal
     sampler is taken as ideal. Anything but whole numbers is refused before any noise is drawn. Public: all
     fields. Secret: the counts, the noise.
 

@@ -1,4 +1,4 @@
-"""How far a synthetic table may be trusted, from what was paid for; distances to the real table are private."""
+"""How far a synthetic table may be trusted, from paid measurements; distances to the real table are private."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOT_GOOD_FOR = (
 def report(
     found: Synthesis, asked: Sequence[Clique], notes: Sequence[str], *, target: str | None = None
 ) -> dict[str, Any]:
-    """One- and two-way distributions: what the model says beside what was measured, with the noise.
+    """One- and two-way distributions: the model beside the measurements, with the noise.
 
     Columns together come with the target first, and so do those of `asked` that were not measured. Of a column
     that was only counted as missing or not, the values were not.
@@ -83,7 +83,7 @@ def _label(column: CellColumn, places: npt.NDArray[np.int64]) -> str:
 
 
 def _joint(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
-    """Half the L1 distance of model and measurement, beside what the noise alone would make it."""
+    """Half the L1 distance of model and measurement, beside that of the noise alone."""
     model = found.marginal(item.clique)
     shares = item.counts / total
     away = 0.5 * float(np.abs(model - shares).sum())

@@ -41,7 +41,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A graphical model: potentials of what was measured, and probabilities of a junction tree's cliques."""
+    """A graphical model: potentials of measured marginals, and probabilities of a junction tree's cliques."""
 
     sizes: Mapping[str, int]
     potentials: Mapping[Clique, Floats]
@@ -92,7 +92,7 @@ def fit(
 
 
 class State(NamedTuple):
-    """Where a descent is: potentials of what is measured, and the probabilities that follow from them."""
+    """The state of a descent: potentials of measured marginals, and the probabilities that follow from them."""
 
     potentials: Any
     tables: Any  # probabilities of the junction tree's cliques
@@ -140,19 +140,19 @@ def _program(mbi: ModuleType, nodes: Sequence[Clique], *, quick: bool) -> Any:
 
 @cache
 def _options(quick: bool) -> dict[str, str] | None:
-    """What the compiler is told; nothing if this version of it does not know these words."""
+    """Return compiler options; None if this version of the compiler does not know them."""
     import jax
 
     options = _QUICKLY if quick else _SIMPLY
     try:
         jax.jit(lambda value: value + 1, compiler_options=options)(0)
-    except Exception:  # whatever a later compiler raises: it only costs time
+    except Exception:  # of any later compiler: it only costs time
         return None
     return options
 
 
 def _loss(mbi: ModuleType, domain: Any, measurements: Sequence[Measurement], total: float) -> Any:
-    """In shares instead of counts, which float32 holds well whatever the size of the table."""
+    """In shares instead of counts, which float32 holds well for any size of the table."""
     linear = [
         mbi.LinearMeasurement(
             (item.counts / total).astype(np.float32).reshape(-1), item.clique, np.float32(item.sigma / total)

@@ -53,9 +53,9 @@ class SyntheticModel:
     Attributes:
         columns: The columns as cells.
         shares: How the cells of a bucket share its probability.
-        steps: What is drawn after what.
+        steps: The steps of a draw, in order.
         total: The noisy number of rows.
-        rules: What holds for every row.
+        rules: The rules that hold for every row.
         order: The names of the table's columns in order; of older files empty.
         groups: Of each view of a column that the steps speak of, its column, and where the column's buckets
             are in it. A view follows from its column, and is no part of the table.

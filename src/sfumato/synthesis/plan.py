@@ -1,4 +1,4 @@
-"""What will be counted and chosen for a synthetic table: fixed, priced and charged before the first count."""
+"""The counts and choices for a synthetic table: fixed, priced and charged before the first count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sfumato.synthesis.cells import Buckets, merge_table
 from sfumato.synthesis.counting import Clique, CountNoise, Marginals
 
 SINGLE_SHARE, CHOICE_SHARE = 0.15, 0.1
-"""Of the budget, in ρ of zero-concentrated DP: for single columns, and for choosing what else to measure."""
+"""Of the budget, in ρ of zero-concentrated DP: for single columns, and for choosing further marginals."""
 
 MOST_LATER_PICKS = 16
 """In one round after the first."""
@@ -102,7 +102,7 @@ class SynthesisPlan:
         budget = accounting.Budget(epsilon=epsilon, delta=delta)
         guess = accounting.gaussian_noise_multiplier(epsilon, delta)
         value = accounting.calibrate(lambda value: plan(value).event(), budget, guess=guess)
-        # Calibration works with coarse prices, which err upward: what they leave is used up here.
+        # Calibration works with coarse prices, which err upward: the rest is used up here.
         for _ in range(4):
             closer = value * (plan(value).epsilon(delta) / epsilon) ** 0.9
             if plan(closer).epsilon(delta) > epsilon:
@@ -161,7 +161,7 @@ class SynthesisPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SynthesisPlan:
-        """As `to_json` wrote it; whatever else stands there is not the plan's."""
+        """Read the output of `to_json`; other fields are not the plan's."""
         own = {field.name: data[field.name] for field in fields(cls)}
         return cls(**{**own, "picks": tuple(own["picks"])})
 
@@ -179,7 +179,7 @@ class SynthesisPlan:
 
 
 def default_picks(columns: int, candidates: int, fixed: int = 0) -> tuple[int, ...]:
-    """A spanning tree over the columns, and two smaller rounds of what it misses most.
+    """A spanning tree over the columns, and two smaller rounds of the marginals that it misses most.
 
     With as many fixed marginals as a tree would have, these take the place of the first of the smaller rounds.
     """
@@ -200,7 +200,7 @@ _FARTHEST = 2.0**40  # counts that are expected of a fit
 class PaidTable:
     """A private table behind the mechanisms of one plan, whose event must have been charged.
 
-    *Guarantees*: what comes out was noised as the plan says, and no more often than the plan says. Exact counts
+    *Guarantees*: outputs are noised as the plan says, and no more often than the plan says. Exact counts
     are whole numbers, and so are the scores of a choice, so that one person moves each of them by at most
     `plan.rows`, to the last bit. Secret: the counts. Public, or noisy already: everything that is handed in.
     """
@@ -237,7 +237,7 @@ class PaidTable:
         return self._released("joint", self.plan.joint_noise, self._exact(clique, buckets))
 
     def exact_shares(self) -> dict[Clique, Floats]:
-        """What was counted, without noise: PRIVATE, for the holder's own report."""
+        """Return the exact shares of counted marginals: PRIVATE, for the holder's own report."""
         return {clique: counts / max(1, counts.sum()) for clique, counts in self._counts.items()}
 
     def _score(self, clique: Clique, expected: Floats, buckets: Mapping[str, Buckets], penalty: float) -> int:

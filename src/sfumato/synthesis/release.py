@@ -55,7 +55,7 @@ CAVEATS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for, checked against the policy before anything is spent. `Request.of` makes one."""
+    """A request, checked against the policy before anything is spent. `Request.of` makes one."""
 
     policy: Policy
     columns: tuple[CellColumn, ...]
@@ -149,8 +149,8 @@ class Request:
 class Places:
     """Where the files of one synthetic table go; none of them may be there yet.
 
-    >>> Places(Path("people-of-nobody.csv")).table.name
-    'people-of-nobody.csv'
+    >>> Places(Path("synthetic-people.csv")).table.name
+    'synthetic-people.csv'
     """
 
     table: Path
@@ -232,7 +232,7 @@ def release(
     """Check, charge, measure, fit, draw, write.
 
     Args:
-        request: What is asked for.
+        request: The request.
         marginals: The table's counts.
         ledger: Where the plan is charged.
         out: The synthetic table's file, .csv or .parquet.
@@ -240,7 +240,7 @@ def release(
         progress: Called as measurements are made.
 
     Returns:
-        What was written, and what it cost.
+        The places of the files, and the cost.
 
     Raises:
         BudgetExceeded: If the ledger has no room. Nothing is read.
@@ -254,7 +254,7 @@ def release(
     ledger.check_dataset(policy.dataset)
     load_mbi()
     _rehearse(request)
-    marginals.prepare()  # the engine plans what will be counted; no row is read yet
+    marginals.prepare()  # the engine plans the counts; no row is read yet
     charge = ledger.charge(
         plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
     )
@@ -264,7 +264,7 @@ def release(
     progress("drawing")
     order = tuple(column.name for column in request.drawn)
     model = replace(found.model, rules=request.rules, order=order)
-    model.write(places.model)  # first: whatever happens next, more rows can be drawn from it for nothing
+    model.write(places.model)  # first: more rows can be drawn from it for nothing after any failure
     cells = model.draw(request.rows, sampler=sampler)
     drawn = len(next(iter(cells.values())))
     missed = [clique for clique in request.asked if clique not in found.measured]
@@ -289,7 +289,7 @@ def release(
 
 
 def _rehearse(request: Request) -> None:
-    """One row of the first cells, made up and thrown away: what values the columns cannot hold is found now."""
+    """Write one made-up row of the first cells, to find values that the columns cannot hold now."""
     cells = {column.name: np.zeros(1, dtype=np.int64) for column in request.drawn}
     try:
         to_table(request.drawn, cells, SecretStream())

@@ -22,7 +22,7 @@ Integers = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 MOST_MODEL_CELLS = 100_000
-"""Of a junction tree: what a fit's time and memory grow with."""
+"""Of a junction tree; time and memory of a fit grow with them."""
 
 MOST_MARGINAL_CELLS = 100_000
 ROUND_BLOCKS, LAST_BLOCKS = 4, 12
@@ -32,12 +32,12 @@ TOO_LITTLE = "epsilon is too small to learn how columns depend on each other: th
 _MEAN_NOISE = math.sqrt(2 / math.pi)  # E|Z|
 _CLEARER = 4  # how much less noise columns in fewer buckets must have than those that are as they are
 _WEAK = 1e3  # the noise of figures that are known already, so that they do not count twice
-_NEVER = -60.0  # the logarithm of a chance: of what cannot be
+_NEVER = -60.0  # the logarithm of the chance of an impossible combination
 
 
 @dataclass(frozen=True)
 class Synthesis:
-    """What came out: the model, what was measured for it, and words on what was not."""
+    """The result: the model, its measurements, and notes on marginals that were not measured."""
 
     model: SyntheticModel
     buckets: Mapping[str, Buckets]
@@ -45,7 +45,7 @@ class Synthesis:
     notes: tuple[str, ...] = ()
 
     def marginal(self, clique: Clique) -> Floats:
-        """What the model says of columns and views."""
+        """Return the model's probabilities of columns and views."""
         return marginal(_with_views(self.model.steps, self.buckets, clique), clique)
 
     def columns_of(self, clique: Clique) -> Clique:
@@ -113,7 +113,7 @@ def _cells(sizes: Mapping[str, int], clique: Clique) -> int:
 
 
 def _check_named(named: Sequence[Sequence[str]], names: Sequence[str], sizes: Mapping[str, int]) -> None:
-    """What a user names is a candidate, or is refused: it is not left out in silence."""
+    """Check that marginals named by the user are candidates: none is left out in silence."""
     if not named:
         raise InvalidInput('expected columns to keep related, such as "age,income", got none')
     for clique in named:
@@ -140,7 +140,7 @@ def _named(clique: Sequence[str], names: Sequence[str]) -> Clique:
 
 
 class Synthesizer:
-    """One run of a plan: what is known so far, all of it noisy or public.
+    """One run of a plan: its state is noisy or public.
 
     Args:
         paid: The table behind the mechanisms of its plan.
@@ -231,7 +231,7 @@ class Synthesizer:
         return Measurement((column, name), both, _WEAK * self.plan.single_sigma)
 
     def _measure_single(self) -> float:
-        """Measure every column by itself and merge what holds next to nobody; the number of rows, noisy."""
+        """Measure every column by itself and merge nearly empty cells; return the noisy number of rows."""
         sigma = self.plan.single_sigma
         sums, weights = [], []
         for column in self.columns:
@@ -274,7 +274,7 @@ class Synthesizer:
         return cells <= most_cells(self.plan, total)
 
     def _graph(self, cliques: Iterable[Clique]) -> list[Clique]:
-        """The marginals in the views in which they are counted, and what ties these to their columns."""
+        """The marginals in the views in which they are counted, and the ties of these to their columns."""
         seen = [self.seen_as.get(clique, clique) for clique in cliques]
         views = dict.fromkeys(name for way in seen for name in way if name not in self.views)
         return [*seen, *((self.buckets[name].column, name) for name in views if name in self.buckets)]
@@ -289,7 +289,7 @@ class Synthesizer:
             for clique in candidates
             for way in [self.seen_as[clique]]
         }
-        penalty = _MEAN_NOISE * self.plan.joint_sigma  # what the noise of measuring would misplace
+        penalty = _MEAN_NOISE * self.plan.joint_sigma  # misplaced by the noise of measuring
         chosen: list[Clique] = []
         for _ in range(picks):
             allowed = self._allowed(sizes, [clique for clique in candidates if clique not in chosen], chosen)
@@ -352,7 +352,7 @@ def _indicator(buckets: Mapping[str, Buckets], name: str) -> Floats:
 
 
 def _connecting(candidates: Sequence[Clique], known: Sequence[Clique], names: Iterable[str]) -> list[Clique]:
-    """Candidates whose columns all lie in different parts of what is known."""
+    """Candidates whose columns all lie in different parts of the model."""
     part = connected(known, names)
     return [clique for clique in candidates if len({part[name] for name in clique}) == len(clique)]
 

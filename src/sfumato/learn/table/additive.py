@@ -9,8 +9,8 @@ Whole-batch steps with small noise each cost no more than few steps with large n
 one; and a diagonal change of scale makes a few hundred of them enough.
 
 Sensitivity. A row adds √columns to the counts in L2 norm (a 1 in one cell of each column) and, by clipping, at
-most C to a step's sum; given what was released before, it changes nothing that another row adds. `sums.release`
-says what follows for a unit.
+most C to a step's sum; given earlier releases, it changes nothing that another row adds. `sums.release`
+states the sensitivity for a unit.
 
 Song, Chaudhuri & Sarwate 2013 (private gradient descent); Bassily, Smith & Thakurta 2014, §2; Nori et al. 2021,
 "Accuracy, interpretability, and differential privacy via explainable boosting" (noisy histograms of declared
@@ -40,7 +40,7 @@ _CURVATURE = 0.25  # of the logistic loss, for which rates are set; the square l
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Private rows: cells of each column, and what is to be learned; PRIVATE."""
+    """Private rows: cells of each column, and the target; PRIVATE."""
 
     cells: Cells  # (rows, columns)
     target: Floats  # (rows,)
@@ -48,7 +48,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Additive:
-    """Scores that columns add to: what each bin adds, and a constant, in 2⁻¹⁶."""
+    """Scores that columns add to: a weight for each bin, and a constant, in 2⁻¹⁶."""
 
     design: Design
     weights: Integers  # (bins, outputs)
@@ -183,7 +183,7 @@ def fit_pairs(
     columns were independent.
 
     Sensitivity: a row is in one cell, and adds its residual there, clipped to an L2 norm of `residual_bound`
-    over the outputs; given what was released before, it changes nothing that another row adds.
+    over the outputs; given earlier releases, it changes nothing that another row adds.
 
     Nori et al. 2021, "Accuracy, interpretability, and differential privacy via explainable boosting",
     algorithm 2; Lou et al. 2013, "Accurate intelligible models with pairwise interactions".

@@ -1,4 +1,4 @@
-"""Columns → cells, by what the policy declares and by nothing else.
+"""Columns → cells, by the policy's declarations and nothing else.
 
 Each column that a model learns from has a fixed number of cells; a row is in one of them. Categories have a
 cell each, numbers and dates one for each part of the range between their bounds, and a value that is missing,
@@ -104,7 +104,7 @@ class Encoding:
 
     @classmethod
     def of(cls, policy: Policy, target: str, *, leave_out: Sequence[str] = ()) -> Encoding:
-        """Everything the policy declares but the target and what is left out.
+        """Return all declared columns but the target and those left out.
 
         Raises:
             InvalidInput: Nothing is left to learn from, or a column has neither bounds nor categories.
@@ -148,7 +148,7 @@ def range_of(column: Column) -> tuple[float, float]:
 
 
 def typed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    """The values in the column's type; what a text file holds is read value by value, or is missing."""
+    """The values in the column's type; texts of a file are read value by value, or are missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -312,7 +312,7 @@ def public_rows(policy: Policy, place: str | Path, columns: Sequence[str]) -> pa
     """Rows of a public file that is written as the policy says, such as those to measure on.
 
     Raises:
-        InvalidInput: The file is a source of the policy: what is measured on private rows is not public.
+        InvalidInput: The file is a source of the policy: figures from private rows are not public.
     """
     private = (policy.source, *(one.source for one in policy.tables.values()))
     if Path(place).resolve() in [Path(source).resolve() for source in private]:
@@ -326,7 +326,9 @@ def public_rows(policy: Policy, place: str | Path, columns: Sequence[str]) -> pa
 
 
 def within_bound(units: pa.ChunkedArray, rows: int, sampler: Sampler) -> npt.NDArray[np.bool_]:
-    """Which rows count: at most `rows` of each unit, by a secret draw of each row; none of nobody's."""
+    """Return which rows count: at most `rows` of each unit, by a secret draw of each row; none without a
+    unit.
+    """
     codes = units.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
     order = np.lexsort((sampler.uniform(codes.size), codes))
     ordered = codes[order]

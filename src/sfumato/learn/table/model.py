@@ -44,7 +44,7 @@ def _arrow(rows: Any, names: Sequence[str]) -> pa.Table:
 
 
 class Scorer(Protocol):
-    """What gives each row its scores, in 2⁻¹⁶."""
+    """A function from cells to scores, in 2⁻¹⁶."""
 
     def scores(self, cells: Cells) -> npt.NDArray[np.int64]: ...
 
@@ -220,9 +220,9 @@ _LARGEST = 2**46  # of a score, so that the scores of all columns can be added
 _LARGEST_KEY = 2**63
 
 
-def require(holds: bool, what: str) -> None:
+def require(holds: bool, expected: str) -> None:
     if not holds:
-        raise ValueError(f"expected {what}")
+        raise ValueError(f"expected {expected}")
 
 
 def check_columns(columns: Sequence[Column]) -> None:

@@ -55,7 +55,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TableRun:
-    """A released model, what it cost, and how good it is on public rows, if there are any."""
+    """A released model, its cost, and its figures on public rows, if there are any."""
 
     model: TableModel
     plan: TablePlan | TrainingPlan
@@ -185,7 +185,7 @@ class TableTraining:
 
     @property
     def releases(self) -> int:
-        """How often noise is added: what a progress bar counts."""
+        """The number of noisy releases, which a progress bar counts."""
         return self.plan.steps + (self.plan.visits if isinstance(self.plan, TablePlan) else 0)
 
     @property
@@ -294,7 +294,7 @@ class TableTraining:
         return self.released(network), replace(certificate, eta=result.eta).with_part(result), held
 
     def _rehearse(self, network: mlp.Network) -> None:
-        """Take one step on made-up rows, uncharged: what the network or the machine cannot do is found now."""
+        """Take one step on made-up rows, uncharged, to find failures of the network or the machine now."""
         assert isinstance(self.plan, TrainingPlan)
         cells = np.zeros((2, len(self.encoding.encoders)), dtype=np.int64)
         rows = self.tensors(Rows(cells=cells, target=np.zeros(2)))

@@ -175,7 +175,7 @@ class Design:
         return placed
 
     def norms(self, placed: Cells) -> Floats:
-        """The L2 norm of each row's features: each column adds what its bin says, and the constant 1."""
+        """The L2 norm of each row's features: each column adds its bin's part, and the constant 1."""
         share, scale = self.centre / (1 << CENTRE_BITS), 2.0**self.exponent
         others = np.add.reduceat((scale * share) ** 2, self.starts)
         sizes = np.diff([*self.starts, self.bins])
@@ -191,7 +191,9 @@ class Design:
         return np.stack([self._sum(placed, weights[:, place]) for place in range(weights.shape[1])])
 
     def weights(self, learned: Floats) -> tuple[Floats, Floats]:
-        """What each bin adds to a score, (bins, outputs), and the constant, from weights of features."""
+        """Return the weight of each bin in a score, (bins, outputs), and the constant, from weights of
+        features.
+        """
         scale = 2.0 ** self.exponent[:, None]
         main, slopes, constant = np.split(learned.T, [self.bins, self.dimension - 1])
         sizes = np.diff([*self.starts, self.bins])
