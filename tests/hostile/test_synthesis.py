@@ -12,7 +12,7 @@ from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import NoisyMax
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import EngineMarginals, PaidTable, SynthesisPlan, Synthesizer, cell_columns
 from sfumato.synthesis.cells import Buckets

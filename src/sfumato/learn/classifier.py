@@ -51,13 +51,13 @@ from sfumato.training import (
     moved_by_a_pixel,
     train,
 )
-from sfumato.training.arguments import check_ledger, check_test
 from sfumato.training.checkpoint import can_resume
+from sfumato.training.data import ChosenRows
 from sfumato.training.devices import usable_device
-from sfumato.training.hold_out import price, size_without
-from sfumato.training.ownership import RECORD
-from sfumato.training.rate import settled
-from sfumato.training.sources import ChosenRows
+from sfumato.training.hold_out import check_ledger, price, size_without
+from sfumato.training.optimization import settled
+from sfumato.training.plan import RECORD
+from sfumato.training.run import check_test
 
 if TYPE_CHECKING:
     from sfumato.audit import Verdict
@@ -385,6 +385,7 @@ class Classifier:
         on_step: Watch = lambda trainer: None,
         on_epoch: Callable[[EpochReport], None] | None = None,
         finish: bool = False,
+        accept_new_graph: bool = False,
     ) -> Trained:
         """Charge the ledger, train, release.
 
@@ -398,6 +399,8 @@ class Classifier:
             on_step: Called after each step.
             on_epoch: Called after each epoch, with its publishable report.
             finish: Take no further step: end the interrupted run in `out` at its last checkpoint.
+            accept_new_graph: Go on with an interrupted run although its code has another graph than before, or
+                torch another version.
 
         Returns:
             The released classifier and its cost.
@@ -429,6 +432,7 @@ class Classifier:
             sampler=sampler,
             on_epoch=on_epoch,
             finish=finish,
+            accept_new_graph=accept_new_graph,
             units=one_each(rows),
             views=self.views,
             purpose=purpose,

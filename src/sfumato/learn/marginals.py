@@ -7,7 +7,7 @@ from typing import Any
 
 from sfumato.policy import Policy
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.synthesis import EngineMarginals, Request
 

@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.ledger import Budget, Ledger
-from sfumato.query.attack import (
-    Differencing,
-    Reconstruction,
-    differencing,
-    draw_differencing,
-    reconstruction,
-)
+from sfumato.query.attack import Differencing, Reconstruction, differencing, draw_differencing, reconstruction
 from sfumato.storage import json_bytes, write_whole
 
 PUBLISHED_AGE = 97

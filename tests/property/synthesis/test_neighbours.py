@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sfumato.policy import policy_from_dict
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.randomness import SecretStream, public_generator
 from sfumato.synthesis import EngineMarginals, PaidTable, Request, SynthesisPlan, Synthesizer, cell_columns

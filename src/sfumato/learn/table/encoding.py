@@ -21,7 +21,7 @@ from sfumato import interruption
 from sfumato.errors import DataError, InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy, Unit
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.randomness import Sampler
 

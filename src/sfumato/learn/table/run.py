@@ -44,8 +44,8 @@ from sfumato.runs import Training, write_run
 from sfumato.storage import RunFolder
 from sfumato.training import LossFunction, NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
 from sfumato.training.answers import answering
+from sfumato.training.data import ChosenRows
 from sfumato.training.hold_out import PURPOSE, share_of, size_without
-from sfumato.training.sources import ChosenRows
 
 SETTINGS = (
     "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
