@@ -18,7 +18,7 @@ from sfumato.demo.size import DELTA
 from sfumato.fitting import FitConfig, evaluate, fit
 from sfumato.learn import features
 from sfumato.learn.classifier import Classifier, learner
-from sfumato.local.views import DIMENSIONS
+from sfumato.local import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.runs import Ballot, Reports, Sweep, SweepRun, Votes, read_history

@@ -54,10 +54,8 @@ from sfumato.learn import features, recipe_for
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PublicKey
 from sfumato.mechanisms.grid import Floats, Integers
-from sfumato.pate import MISSING, PateSettings, PublicSide, VotePlan, count_votes
+from sfumato.pate import MISSING, NOISE_SHARE, PateSettings, PublicSide, VotePlan, assign, count_votes, draw_key
 from sfumato.pate.pipeline import fold_accuracies_of, mean_over_images, start_accuracy_of, votes_on
-from sfumato.pate.plan import NOISE_SHARE
-from sfumato.pate.shards import assign, draw_key
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.training import cross_entropy
 

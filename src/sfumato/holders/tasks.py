@@ -27,11 +27,9 @@ from sfumato.learn.features import bare, build, caveats, featured
 from sfumato.learn.features import card as card_of
 from sfumato.learn.features import head_only as recipe_for
 from sfumato.learn.table import mlp
-from sfumato.learn.table.encoding import Encoding
-from sfumato.learn.table.evaluation import measure
-from sfumato.learn.table.reading import Source, public_rows
+from sfumato.learn.table.encoding import Encoding, Source, Target, public_rows
+from sfumato.learn.table.model import measure
 from sfumato.learn.table.run import TableTraining
-from sfumato.learn.table.target import Target
 from sfumato.mechanisms.shares import MARGIN
 from sfumato.models import prior_note
 from sfumato.policy import Column, Policy, policy_from_dict

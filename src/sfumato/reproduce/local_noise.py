@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from sfumato import accounting, datasets, models
 from sfumato.datasets.writers import TOGETHER
-from sfumato.local import GaussianVector
+from sfumato.local import LOW_FREQUENCIES, GaussianVector
 from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
-from sfumato.local.views import LOW_FREQUENCIES
 from sfumato.randomness import SecretStream
 from sfumato.reproduce.clustering import ClusteringPlan, cluster
 from sfumato.reproduce.local_noise_releases import CASES, Case, Released, run_releases

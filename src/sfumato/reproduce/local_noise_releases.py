@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from sfumato import datasets
 from sfumato.datasets.writers import TOGETHER
-from sfumato.local import NoisedData, ReportPlan, View, build_view, learn
-from sfumato.local.views import LOW_FREQUENCIES, prior_outputs
+from sfumato.local import LOW_FREQUENCIES, NoisedData, ReportPlan, View, build_view, learn, prior_outputs
 from sfumato.randomness import SecretStream
 
 DELTA = 1e-5  # of Gaussian reports; the others need none

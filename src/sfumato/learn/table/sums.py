@@ -1,28 +1,113 @@
-"""What noisy counts say about the columns: bins, how common each is, and how its feature is scaled.
+"""Exact arithmetic of table models, in whole numbers: residuals, noise on sums, bins and features.
 
-All of this is post-processing of counts that were paid for. A row's features are, for each column, its bin
-(one-hot, centred at the noisy shares μ and scaled by about (μ + λ)^-½, so that rare bins are learned as fast as
-common ones), for an ordered column also the rank of its bin, and a constant. In exact arithmetic:
-
-    x(row) = (2^e_c·([row in c] − μ_c) for every bin c; t_c(column) for every ordered column; 1)
-
-μ is a multiple of 2⁻¹², t of 2⁻⁶ and e a whole number, so that sums of features times whole numbers are whole
-numbers of 2⁻²⁸ and no rounding depends on the rows.
+One unit of a score is 2⁻¹⁶. Exponentials are looked up in public tables, since a vectorised `exp` may round a
+row's value by the row's place in memory, that is, by who else is there. The rest (sums, products, quotients,
+square roots) IEEE 754 rounds in one way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.learn.table.encoding import Cells, Encoder
-from sfumato.learn.table.residuals import BITS
+from sfumato.mechanisms import GridGaussian
+from sfumato.randomness import Sampler
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+BITS = 16
+ONE = 1 << BITS
+_STEP = 8  # bits of a score that the tables pass over
+_REACH = 16 << (BITS - _STEP)  # scores beyond ±16 count as ±16
+
+
+def residuals(scores: Integers, target: Floats, *, classes: int | None) -> Integers:
+    """(rows, outputs) of target − prediction, each row by itself and each at most 1 in size.
+
+    `scores` are (rows, outputs) in 2⁻¹⁶; `target` is the number of a class, or a number within ±1.
+    """
+    if classes is None:
+        wanted = np.rint(target * ONE).astype(np.int64)[:, None]
+        return np.clip(wanted - scores, -ONE, ONE)
+    if classes == 2:
+        return (target[:, None] * ONE).astype(np.int64) - _sigmoid()[_steps(scores) + _REACH]
+    wanted = (target[:, None] == np.arange(classes)) * ONE
+    return wanted - (ONE * shares(scores)).astype(np.int64)
+
+
+def shares(scores: Integers) -> Floats:
+    """Softmax, added up class by class."""
+    weights = _exponential()[_steps(scores - scores.max(axis=1, keepdims=True)) + _REACH]
+    total = weights[:, 0].copy()
+    for place in range(1, weights.shape[1]):
+        total += weights[:, place]
+    return weights / total[:, None]
+
+
+def clipped(found: Integers, limit: Floats | float) -> Integers:
+    """Each row scaled down to an L2 norm of at most `limit` (in units of 1), never up.
+
+    The product is rounded toward zero, and the limit taken as smaller by 2⁻⁴⁰ of it, which is more than the
+    roundings of norm, quotient and product together.
+    """
+    squares = np.zeros(len(found))
+    for place in range(found.shape[1]):
+        squares += found[:, place].astype(np.float64) ** 2  # exact: below 2⁵³
+    norms = np.sqrt(squares)
+    factor = np.minimum(1.0, (1 - 2.0**-40) * ONE * limit / np.maximum(norms, 1.0))
+    return np.trunc(found * factor[:, None]).astype(np.int64)
+
+
+def _steps(scores: Integers) -> Integers:
+    return np.clip(scores >> _STEP, -_REACH, _REACH)
+
+
+@lru_cache(maxsize=1)
+def _sigmoid() -> Integers:
+    scores = np.arange(-_REACH, _REACH + 1) / (1 << (BITS - _STEP))
+    return np.rint(ONE / (1 + np.exp(-scores))).astype(np.int64)
+
+
+@lru_cache(maxsize=1)
+def _exponential() -> Floats:
+    return np.exp(np.minimum(np.arange(-_REACH, _REACH + 1), 0) / (1 << (BITS - _STEP)))
+
+
+# Noise on exact sums: every release of a table model goes through here
+
+ETA = 2.0**-10
+"""By how much of its bound, at most, a sum moves more because it is rounded to the grid."""
+
+
+def release(
+    sums: Integers, *, bits: int, bound: float, rows: int, noise_multiplier: float, sampler: Sampler
+) -> Floats:
+    """The sums, whole numbers of 2^-bits, plus Gaussian noise of σ · bound · rows(1 + η) on each.
+
+    Released is ⌊S/grid + ½⌋ + noise in whole steps of a public grid, in the units of `bound`.
+
+    *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier` for one unit added or removed, if a row
+    adds a vector of L2 norm at most `bound` to the sums, which no other row changes, and a unit has at most
+    `rows` rows: by the triangle inequality it moves them by at most rows · bound. The sums are whole numbers
+    and come to the grid by shifting bits, so that nothing is rounded that depends on other rows; η covers the
+    rounding to the grid. Public: all but the sums. Secret: the sums, the noise.
+
+    Dwork & Roth 2014, appendix A; Balle & Wang 2018, theorem 8; Mironov 2012 for why on a grid.
+    """
+    mechanism = GridGaussian(clip_norm=bound * rows, dimension=sums.size, noise_multiplier=noise_multiplier)
+    shift = bits + round(np.log2(mechanism.grid))  # the grid is a power of two
+    steps = (sums + (1 << (shift - 1))) >> shift if shift > 0 else sums << -shift
+    return (
+        mechanism.release(np.ascontiguousarray(steps.ravel()), sampler).reshape(sums.shape).astype(np.float64)
+    )
+
+
+# Bins and features, from noisy counts
 
 MOST_BINS = 32
 CENTRE_BITS, TREND_BITS = 12, 6
@@ -36,7 +121,16 @@ _EVEN = 0.1  # share of the mass that is spread evenly when bins are cut
 
 @dataclass(frozen=True)
 class Design:
-    """Bins of every column, one after the other, with their features.
+    """Bins of every column, one after the other, with their features: post-processing of noisy counts.
+
+    A row's features are, for each column, its bin (one-hot, centred at the noisy shares μ and scaled by about
+    (μ + λ)^-½, so that rare bins are learned as fast as common ones), for an ordered column also the rank of
+    its bin, and a constant. In exact arithmetic:
+
+        x(row) = (2^e_c·([row in c] − μ_c) for every bin c; t_c(column) for every ordered column; 1)
+
+    μ is a multiple of 2⁻¹², t of 2⁻⁶ and e a whole number, so that sums of features times whole numbers are
+    whole numbers of 2⁻²⁸ and no rounding depends on the rows.
 
     `bin_of[j]` gives the bin of each cell of column j, counted within the column; `starts[j]` is where the
     column's bins begin.
@@ -81,7 +175,7 @@ class Design:
         return placed
 
     def norms(self, placed: Cells) -> Floats:
-        """The L2 norm of each row's features: each column adds what its bin says, and the constant 1."""
+        """The L2 norm of each row's features: each column adds its bin's part, and the constant 1."""
         share, scale = self.centre / (1 << CENTRE_BITS), 2.0**self.exponent
         others = np.add.reduceat((scale * share) ** 2, self.starts)
         sizes = np.diff([*self.starts, self.bins])
@@ -97,7 +191,9 @@ class Design:
         return np.stack([self._sum(placed, weights[:, place]) for place in range(weights.shape[1])])
 
     def weights(self, learned: Floats) -> tuple[Floats, Floats]:
-        """What each bin adds to a score, (bins, outputs), and the constant, from weights of features."""
+        """Return the weight of each bin in a score, (bins, outputs), and the constant, from weights of
+        features.
+        """
         scale = 2.0 ** self.exponent[:, None]
         main, slopes, constant = np.split(learned.T, [self.bins, self.dimension - 1])
         sizes = np.diff([*self.starts, self.bins])

@@ -3,7 +3,7 @@
 Nets that know drawings of digits meet photographs of digits without labels. They are taught on drawings, whose
 labels are known, and on those photographs that their running averages are sure of together, turned and
 stretched for each net by itself, with the label that those give them (self-training with a strong augmentation:
-Sohn et al. 2020, "FixMatch", section 2). Drawings and public images are nobody's secret: nothing is charged.
+Sohn et al. 2020, "FixMatch", section 2). Drawings and public images hold no secret: nothing is charged.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sfumato import _validate, models, randomness
 from sfumato.datasets import shapes, strokes
 from sfumato.datasets.writers import NETS, TOGETHER
 from sfumato.models import JoinedPriors, PriorNet
+from sfumato.pate.votes import MISSING, Integers
 
 _DRAW: Mapping[str, Callable[..., tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]] = {
     "strokes": strokes.draw,
@@ -40,7 +41,7 @@ class Adaptation:
     """How the prior is adapted; the values were chosen on rows of MNIST's training set declared public.
 
     Args:
-        prior: What to start from, a name of `sfumato.datasets.writers.NETS`: one net, or several together.
+        prior: The prior to start from, a name of `sfumato.datasets.writers.NETS`: one net, or several together.
         steps: How many steps of self-training; 0 keeps the prior as it ships.
         drawings: How many drawings are seen again, so that their classes are not forgotten.
         drawn_batch: Drawings in a step.
@@ -82,14 +83,7 @@ class Adaptation:
 
 @dataclass(frozen=True, kw_only=True)
 class Representation:
-    """Nets' features in their principal directions, and the nets' own linear head on them; all public.
-
-    Attributes:
-        nets: Give the features.
-        mean: (features,), taken off.
-        basis: (features, directions).
-        head: The mean of the nets' own linear heads, on the directions.
-    """
+    """Nets' features in their principal directions, and the nets' own linear head on them; all public."""
 
     nets: JoinedPriors
     mean: Tensor  # (features,)
@@ -137,21 +131,7 @@ def adapt(
     classes: int,
     progress: Callable[[int], None] = lambda step: None,
 ) -> Representation:
-    """Self-train the prior among public images, which come without labels.
-
-    Args:
-        images: (examples, 1, 28, 28), public.
-        how: The settings.
-        classes: How many classes there are.
-        progress: Called with the number of steps done.
-
-    Returns:
-        The adapted features and their head.
-
-    ```python
-    representation = adapt(public.inputs, Adaptation(), classes=10)
-    ```
-    """
+    """Self-train the prior among public images, which come without labels."""
     public = torch.from_numpy(images)
     nets = [models.load_prior(name) for name in NETS[how.prior]]
     averages = nets if how.steps == 0 else _self_train(nets, public, how, classes, progress)
@@ -230,7 +210,7 @@ def _rate(share: float) -> float:
 def _own_labels(
     averages: Sequence[PriorNet], images: Tensor, classes: int, sure: float
 ) -> tuple[Tensor, Tensor]:
-    """What both heads of all nets say together, by the mean of their log-probabilities."""
+    """Return the label of all heads of all nets together, by the mean of their log-probabilities."""
     laid_out, said = images.to(memory_format=torch.channels_last), []
     with torch.no_grad():
         for net in averages:
@@ -261,3 +241,88 @@ def distorted(images: Tensor, source: torch.Generator) -> Tensor:
     matrix = torch.cat([torch.stack([first, second], dim=1), amount(0.1, 2)[..., None]], dim=2)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, align_corners=False)
+
+
+# The student: post-processing of public images and released labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentConfig:
+    """How the student learns; the values were chosen on rows of MNIST's training set declared public.
+
+    Args:
+        trust: The chance that a released label is right.
+        softness: The temperature of the head that it starts from, which is too sure of itself.
+        label_weight: The weight of an answered image against one with a guess.
+        steps: How many steps are taken.
+        learning_rate: The step size.
+        momentum: The momentum of SGD.
+        pull: The pull towards the first head, divided by the number of answers: few noisy ones move it
+            less.
+
+    >>> StudentConfig(steps=50).trust
+    0.9
+    """
+
+    trust: float = 0.9  # chance that a released label is right
+    softness: float = 2.0  # temperature of the head that it starts from, which is too sure of itself
+    label_weight: float = 16.0  # of an answered image against one with a guess
+    steps: int = 100
+    learning_rate: float = 8.0
+    momentum: float = 0.9
+    pull: float = 0.02  # towards the first head, divided by the number of answers: few noisy ones move it less
+
+    def __post_init__(self) -> None:
+        _validate.probability("trust", self.trust)
+        for name in ("softness", "label_weight", "learning_rate"):
+            _validate.positive(name, getattr(self, name))
+        _validate.integer("steps", self.steps)
+        _validate.non_negative("momentum", self.momentum)
+        _validate.non_negative("pull", self.pull)
+
+
+def least_sure(head: nn.Linear, features: Tensor) -> Tensor:
+    """How narrowly the head decides: difference of its two largest probabilities for each image."""
+    with torch.no_grad():
+        top = torch.softmax(head(features), 1).topk(min(2, head.out_features), dim=1).values
+    return top[:, 0] - top[:, 1] if top.shape[1] == 2 else top[:, 0]
+
+
+def beliefs(head: nn.Linear, features: Tensor, labels: Integers, config: StudentConfig) -> Tensor:
+    """Return target probabilities of each image: the head's guess, times the likelihood of its label, if any.
+
+    P(y | x, label) ∝ P(y | x) · (trust if y = label else (1−trust)/(classes−1)): a label that noise has made is
+    not believed against a sure guess.
+    """
+    with torch.no_grad():
+        logs = F.log_softmax(head(features) / config.softness, 1)
+    answered = np.flatnonzero(labels != MISSING)
+    classes = head.out_features
+    if classes > 1 and len(answered):
+        wrong = max((1 - config.trust) / (classes - 1), 1e-12)
+        update = torch.full((len(answered), classes), float(np.log(wrong)))
+        update[torch.arange(len(answered)), torch.from_numpy(labels[answered])] = float(np.log(config.trust))
+        logs[torch.from_numpy(answered)] += update
+    return torch.softmax(logs, 1)
+
+
+def learn(
+    start: nn.Linear, features: Tensor, labels: Integers, config: StudentConfig | None = None
+) -> nn.Linear:
+    """Learn a head for public images from the labels released for some of them."""
+    config = StudentConfig() if config is None else config
+    targets = beliefs(start, features, labels, config)
+    weights = torch.where(torch.from_numpy(labels != MISSING), config.label_weight, 1.0)
+    weights = weights / weights.sum().clamp(min=1.0)
+    head = copy.deepcopy(start).requires_grad_(True)
+    first = [parameter.detach().clone() for parameter in head.parameters()]
+    pull = config.pull / max(1, int((labels != MISSING).sum()))
+    optimizer = torch.optim.SGD(head.parameters(), lr=config.learning_rate, momentum=config.momentum)
+    for _ in range(config.steps):
+        loss = -(weights[:, None] * targets * F.log_softmax(head(features), 1)).sum()
+        for parameter, anchor in zip(head.parameters(), first, strict=True):
+            loss = loss + 0.5 * pull * (parameter - anchor).square().sum()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return head.requires_grad_(False)
