@@ -69,7 +69,6 @@ _PACKAGES = (
     "query",
     "recipes",
     "results",
-    "tracing",
     "training",
 )
 

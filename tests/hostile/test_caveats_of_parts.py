@@ -19,9 +19,9 @@ from sfumato.ledger.signing import VARIABLE
 from sfumato.policy import Column, Policy
 from sfumato.randomness import OWN_NOISE, SecretStream
 from sfumato.recipes import Canaries, Classifier, features, tuning
-from sfumato.recipes.images import ImageRequest, StyleSettings, learn_sampler
 from sfumato.recipes.table import TableTraining
 from sfumato.training.sources import chosen_by
+from sfumato_lab.images import ImageRequest, StyleSettings, learn_sampler
 
 SMALL = {"extractors": ("scattering",), "drawn": 60, "directions": 8, "steps": 2}
 HEAD_ONLY = replace(features.THINGS, **SMALL)

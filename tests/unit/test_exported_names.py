@@ -43,7 +43,6 @@ def test_public_names():
         "local",
         "query",
         "synthesis",
-        "tracing",
         "audit",
         "recipes",
         "holders",
@@ -118,5 +117,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("tracing", "audit", "recipes", "holders", "results"),
+    *("audit", "recipes", "holders", "results"),
 )

@@ -42,10 +42,9 @@ def predict(
     Example: sfumato predict out/mnist mnist --out answers.csv
     """
     from sfumato.loading import load
-    from sfumato.recipes.images import ImageSampler
 
     model = load(run)
-    if isinstance(model, ImageSampler):
+    if not hasattr(model, "predict"):
         raise InvalidInput(
             f"expected a model that answers, got a sampler of synthetic images at {run}; draw images with "
             "sfumato.load(folder).draw(count, seed=1)"

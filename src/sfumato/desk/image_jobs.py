@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sfumato.datasets import Dataset
     from sfumato.ledger import Ledger
     from sfumato.pate import PateSettings
-    from sfumato.recipes.images import ImageRequest
 
 SOURCES = ("digits", "fashion-mnist", "mnist", "strokes")
 _SIDE = 28
@@ -30,7 +29,7 @@ _SIDE = 28
 
 def pate_settings(policy: Policy, *, teachers: int, epsilon: float) -> PateSettings:
     """Everything of a vote that is decided before a private image is touched."""
-    from sfumato.datasets.writers import prior_for
+    from sfumato.datasets.drawings import prior_for
     from sfumato.pate import Adaptation, PateSettings, TeacherConfig, VotePlan, queries_for
 
     facts, delta = public_facts(policy.source), policy.budget.delta
@@ -49,11 +48,14 @@ def pate_settings(policy: Policy, *, teachers: int, epsilon: float) -> PateSetti
     return PateSettings(plan=plan, teacher=TeacherConfig.of("head"), adaptation=adaptation)
 
 
-def image_request(policy: Policy, *, images: int, epsilon: float) -> ImageRequest:
+def image_request(policy: Policy, *, images: int, epsilon: float) -> Any:
     """What a set of drawings takes; from the shape, the classes and the declared size."""
-    from sfumato.recipes.images import ImageRequest
 
-    return ImageRequest.of(_nobodys(policy), images=images, epsilon=epsilon, delta=policy.budget.delta)
+    from sfumato.plugins import part
+
+    return part("images").ImageRequest.of(
+        _nobodys(policy), images=images, epsilon=epsilon, delta=policy.budget.delta
+    )
 
 
 def run_pate(
@@ -77,14 +79,16 @@ def run_pate(
     return {"epsilon": found.epsilon, "delta": policy.budget.delta, **labels}
 
 
-def run_images(policy: Policy, ledger: Ledger, request: ImageRequest, *, out: Path) -> dict[str, Any]:
+def run_images(policy: Policy, ledger: Ledger, request: Any, *, out: Path) -> dict[str, Any]:
     """Draw images of nobody, and measure them against the public ones."""
+    from sfumato.plugins import part
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.images import release_images
 
     rows = replace(_loaded(policy.source, "train"), public_size=_size(policy))
     test = replace(_loaded(policy.source, "test"), visibility="public")
-    made = release_images(request, rows, ledger=ledger, out=out, sampler=SecretStream(), test=test)
+    made = part("images").release_images(
+        request, rows, ledger=ledger, out=out, sampler=SecretStream(), test=test
+    )
     return {"epsilon": made.epsilon, "delta": request.delta, "images": request.images}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from sfumato.datasets import public_name
-from sfumato.datasets.writers import NETS
+from sfumato.datasets.drawings import NETS
 from sfumato.errors import DataUnavailable
 from sfumato.ledger import Certificate
 from sfumato.local.artefact import NoisedData

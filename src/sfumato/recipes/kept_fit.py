@@ -23,14 +23,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from sfumato import plugins
 from sfumato.datasets import cache as caches
 from sfumato.errors import DataUnavailable
 
 Fit = Mapping[str, Tensor]
-_SOURCES = (  # packages and modules
-    *("datasets", "models", "randomness.py"),
-    *("recipes/features.py", "recipes/prior.py", "recipes/images/styles.py"),
-)
+_SOURCES = ("datasets", "models", "randomness.py", "recipes/features.py")  # packages and modules
 
 
 def kept_fit(settings: str, make: Callable[[], Fit], *, fits: Callable[[Fit], bool] = lambda kept: True) -> Fit:
@@ -65,8 +63,9 @@ def kept_fit(settings: str, make: Callable[[], Fit], *, fits: Callable[[Fit], bo
 def _source() -> str:
     """Of the code and weights that drawings and features come from."""
     digest = hashlib.sha256()
-    for source in _SOURCES:
-        for place in _files(resources.files("sfumato").joinpath(source)):
+    ours = resources.files("sfumato")
+    for source in (*map(ours.joinpath, _SOURCES), resources.files(plugins.part("drawings").__name__)):
+        for place in _files(source):
             content = place.read_bytes()
             counted = code_of(content) if place.name.endswith(".py") else content
             digest.update(hashlib.sha256(counted).digest())

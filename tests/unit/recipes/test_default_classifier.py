@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from sfumato.accounting import Budget, Relation
-from sfumato.datasets import Dataset, strokes
+from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
@@ -32,6 +32,7 @@ from sfumato.recipes import (
 )
 from sfumato.recipes import plain as plain_recipe
 from sfumato.results import read_run
+from sfumato_lab.drawings import strokes
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
 
