@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import transformer
 from sfumato.models import CNN, resnet18
 from sfumato.training import Flat
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 per_row = partial(F.cross_entropy, reduction="none")
 

@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 
 from sfumato.errors import UnsupportedModel
 from sfumato.training import Flat
-from sfumato.training.compiler.checks import _Constant, constant_draws
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.checks import _Constant, constant_draws
+from sfumato.training.engine import Engine
 
 ROWS, TOKENS = 5, 7
 _MOST_VALUES = 600  # of one row, in one value

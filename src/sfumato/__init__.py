@@ -67,7 +67,7 @@ _PACKAGES = (
     "pate",
     "policy",
     "query",
-    "recipes",
+    "learn",
     "results",
     "training",
 )

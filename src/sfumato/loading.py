@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from sfumato import _validate, local, models
 from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.learn import features
+from sfumato.learn.features import Recipe
+from sfumato.learn.table.model import is_table_model, read_table_model
 from sfumato.ledger import Certificate
 from sfumato.models import PRIORS, JoinedPriors, PriorNet
 from sfumato.models.prior import shipped_note
 from sfumato.plugins import part
-from sfumato.recipes import features
-from sfumato.recipes.features import Recipe
-from sfumato.recipes.table.model import is_table_model, read_table_model
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
 from sfumato.storage import CERTIFICATE, RunFolder, read_json
 

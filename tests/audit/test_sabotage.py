@@ -29,7 +29,7 @@ from sfumato.audit.runs import randomiser as randomiser_audit
 from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max, vector
 from sfumato.randomness import Integers, Sampler, SecretStream, spread_rounded_normal
 from sfumato.training import Flat, PrivateTrainer, TrainingPlan, drawing
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 from sfumato.training.sampling import Sample, shuffled_samples
 
 pytestmark = pytest.mark.slow

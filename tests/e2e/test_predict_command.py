@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from sfumato import datasets, load, pate
-from sfumato.recipes import DIGITS, features
+from sfumato.learn import DIGITS, features
 from sfumato_lab.drawings import strokes
 
 

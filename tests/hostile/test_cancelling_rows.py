@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.training.clipped_sums import clipped_alone
-from sfumato.training.clipping import Automatic, Flat, PerLayer
-from sfumato.training.gradient import clip_chunk
+from sfumato.training.clip import Automatic, Flat, PerLayer, clipped_alone
+from sfumato.training.engine import clip_chunk
 
 POSITIONS, OUTPUTS, INPUTS = 8, 10, 100
 

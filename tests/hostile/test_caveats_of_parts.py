@@ -13,13 +13,13 @@ from sfumato.accounting import Budget, GaussianEvent
 from sfumato.audit.runs import one_run
 from sfumato.datasets import Chosen, Dataset
 from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.learn import Canaries, Classifier, features, tuning
+from sfumato.learn.table import TableTraining
 from sfumato.ledger import Certificate, Ledger, PrivateKey
 from sfumato.ledger.certificate import UNRECORDED
 from sfumato.ledger.signing import VARIABLE
 from sfumato.policy import Column, Policy
 from sfumato.randomness import OWN_NOISE, SecretStream
-from sfumato.recipes import Canaries, Classifier, features, tuning
-from sfumato.recipes.table import TableTraining
 from sfumato.training.sources import chosen_by
 from sfumato_lab.images import ImageRequest, StyleSettings, learn_sampler
 

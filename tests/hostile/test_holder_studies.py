@@ -11,9 +11,9 @@ from sfumato import datasets
 from sfumato.accounting import Budget
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered, Refused
 from sfumato.holders import Node, Opened, Parties, Study, simulation, tasks
+from sfumato.learn import Recipe, features
 from sfumato.ledger import Ledger
 from sfumato.ledger.signing import PrivateKey
-from sfumato.recipes import Recipe, features
 
 SMALL = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=4)
 STUDY = {
@@ -219,9 +219,7 @@ def test_a_cheaper_reservation_of_the_same_name_is_not_taken_up(take_part, tmp_p
 
 
 def test_rounding_above_the_margin_is_found_before_the_charge(take_part, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "sfumato.training.compiler.engine.Engine.rounding_bound", lambda *engine, **options: 0.02
-    )
+    monkeypatch.setattr("sfumato.training.engine.Engine.rounding_bound", lambda *engine, **options: 0.02)
     with Ledger.open(tmp_path / "mine.db", Budget(epsilon=1, delta=1e-5)) as ledger:
         with pytest.raises(InvalidInput, match="margin"):
             take_part(Channel(), ledger)

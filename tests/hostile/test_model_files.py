@@ -20,8 +20,8 @@ from sfumato import models
 from sfumato.accounting import GaussianEvent
 from sfumato.datasets import Dataset
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput, SfumatoError
+from sfumato.learn import DIGITS, features
 from sfumato.ledger import Certificate
-from sfumato.recipes import DIGITS, features
 from sfumato.released import MODEL, ModelCard, Released
 from sfumato.storage import CERTIFICATE, RunFolder
 

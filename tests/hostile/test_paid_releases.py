@@ -13,8 +13,8 @@ from sfumato import pate
 from sfumato.accounting import Budget, Relation, pure
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded
+from sfumato.learn import DIGITS, Canaries, Classifier
 from sfumato.ledger import Ledger, Unrecorded
-from sfumato.recipes import DIGITS, Canaries, Classifier
 from sfumato.released import MODEL
 from sfumato.training import run as training_run
 from sfumato_lab.drawings import strokes

@@ -20,7 +20,7 @@ from sfumato import Budget, Ledger, PrivateTrainer, TrainingPlan
 from sfumato.errors import Refused, SfumatoError, UnsupportedModel
 from sfumato.randomness import SecretStream
 from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 CLIP = 0.1
 ROWS = 24

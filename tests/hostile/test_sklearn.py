@@ -19,8 +19,8 @@ from torch import nn
 import sfumato
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
 from sfumato.errors import LedgerError, RelationMismatch
+from sfumato.learn.table import PrivateRegressor
 from sfumato.mechanisms import DiscreteLaplace
-from sfumato.recipes.table import PrivateRegressor
 from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
 X = np.linspace(-3, 3, 120)[:, None] * np.array([1.0, -2.0])

@@ -44,7 +44,7 @@ def test_public_names():
         "query",
         "synthesis",
         "audit",
-        "recipes",
+        "learn",
         "holders",
         "results",
     ],
@@ -57,10 +57,10 @@ def test_packages_export_what_they_say(package):
 
 
 def test_names_for_users_and_packages_without_an_import_of_their_own():
-    assert set(dir(sfumato)) >= {*sfumato.__all__, "datasets", "recipes"}
+    assert set(dir(sfumato)) >= {*sfumato.__all__, "datasets", "learn"}
     assert not [name for name in dir(sfumato) if name.startswith("_") and name != "__version__"]
     assert "import_module" not in dir(sfumato)
-    code = "import sfumato; sfumato.datasets.load; sfumato.recipes.Classifier; sfumato.errors.Refused"
+    code = "import sfumato; sfumato.datasets.load; sfumato.learn.Classifier; sfumato.errors.Refused"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -117,5 +117,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("audit", "recipes", "holders", "results"),
+    *("audit", "learn", "holders", "results"),
 )

@@ -95,8 +95,8 @@ def releases(json: show.Json = False) -> None:
     Example: sfumato audit releases
     """
     from sfumato.audit.runs.releases import RELEASES
+    from sfumato.learn.tuning_attack import searches
     from sfumato.plugins import part
-    from sfumato.recipes.tuning_attack import searches
 
     _attack_each({**RELEASES, **part("tracing").RELEASES, "tuning: the best model": searches}, json)
 

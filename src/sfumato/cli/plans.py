@@ -91,7 +91,7 @@ def _training(plan: Mapping[str, Any]) -> Planned:
 
 def _adapted(plan: Mapping[str, Any]) -> Planned:
     from sfumato.accounting import compose
-    from sfumato.recipes.statistic import StatisticPlan
+    from sfumato.learn.statistic import StatisticPlan
     from sfumato.training import TrainingPlan
 
     first, head = StatisticPlan(**plan["statistic"]), TrainingPlan.from_json(plan["head"])
@@ -120,7 +120,7 @@ def _votes(votes: Mapping[str, Any]) -> Planned:
 
 
 def _trials(plan: Mapping[str, Any]) -> Planned:
-    from sfumato.recipes.tuning import selection_event
+    from sfumato.learn.tuning import selection_event
     from sfumato.training import TrainingPlan
 
     trial = TrainingPlan.from_json(plan["trial"])

@@ -16,9 +16,9 @@ from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
     from sfumato.fitting import Evaluation
+    from sfumato.learn import Canaries, Classifier, HoldOut, Trained
+    from sfumato.learn.plain import PlainlyTrained
     from sfumato.ledger import Ledger
-    from sfumato.recipes import Canaries, Classifier, HoldOut, Trained
-    from sfumato.recipes.plain import PlainlyTrained
 
 _RECIPE = "recipe"
 RULES = (
@@ -168,8 +168,8 @@ def train(
 
     Example: sfumato train --data mnist --epsilon 1 --delta 1e-5 --out out/mnist
     """
-    from sfumato.recipes import Classifier, Settings
-    from sfumato.recipes.plain import train as train_plainly
+    from sfumato.learn import Classifier, Settings
+    from sfumato.learn.plain import train as train_plainly
 
     if train_from_policy(context):
         return
@@ -215,13 +215,13 @@ def _new_place(out: Path | None) -> Path | None:
 
 
 def _hold_out(share: float | None, epsilon: float) -> HoldOut | None:
-    from sfumato.recipes import HoldOut
+    from sfumato.learn import HoldOut
 
     return None if share is None else HoldOut(share=share, epsilon=epsilon)
 
 
 def _canaries(count: int | None, kind: str) -> Canaries | None:
-    from sfumato.recipes import Canaries
+    from sfumato.learn import Canaries
 
     return None if count is None else Canaries(count=count, kind=kind)
 

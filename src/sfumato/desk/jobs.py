@@ -104,7 +104,7 @@ def plan_of(job: Job, policy: Policy) -> tuple[float, float, DpEvent] | None:
         drawn = image_jobs.image_request(policy, images=job.rows, epsilon=job.epsilon)
         return drawn.plan.epsilon(drawn.delta), drawn.delta, drawn.plan.event()
     if job.kind == "train":
-        from sfumato.recipes.table import TableTraining
+        from sfumato.learn.table import TableTraining
 
         assert job.target is not None
         ready = TableTraining.prepare(

@@ -146,7 +146,7 @@ def _watch(database: Database, job: Any, total: float) -> Watch:
 
 
 def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
-    from sfumato.recipes.table import TableTraining
+    from sfumato.learn.table import TableTraining
 
     policy, ledger = _opened(settings, database, job)
     words = job.words
@@ -159,8 +159,8 @@ def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 
 
 def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    from sfumato.learn.marginals import engine_marginals
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.marginals import engine_marginals
     from sfumato.synthesis import Request, release
 
     policy, ledger = _opened(settings, database, job)

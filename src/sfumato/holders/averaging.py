@@ -35,10 +35,10 @@ from sfumato.holders.sums import (
     new_keys,
     public_keys,
 )
+from sfumato.learn import features, recipe_for
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PublicKey
 from sfumato.randomness import SecretStream
-from sfumato.recipes import features, recipe_for
 from sfumato.training import cross_entropy
 
 UNIT = "client"

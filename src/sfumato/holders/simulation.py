@@ -36,11 +36,11 @@ from sfumato.holders.rounds import (
 from sfumato.holders.study import Study, able_to_pay
 from sfumato.holders.sums import Part, SumRound, SumStudy, calibrated_rounds, new_keys, public_keys
 from sfumato.holders.tasks import NetworkTerms, Table, dealt
+from sfumato.learn import features
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms.grid import Floats
 from sfumato.randomness import SecretStream
-from sfumato.recipes import features
 from sfumato.results import SeveralHolders, write_run
 from sfumato.storage import RunFolder
 

@@ -21,20 +21,20 @@ from sfumato import _validate, models
 from sfumato.datasets import DATASETS, Dataset, load, read_images
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
+from sfumato.learn import Recipe
+from sfumato.learn.features import bare, build, caveats, featured
+from sfumato.learn.features import card as card_of
+from sfumato.learn.features import head_only as recipe_for
+from sfumato.learn.table import mlp
+from sfumato.learn.table.encoding import Encoding
+from sfumato.learn.table.evaluation import measure
+from sfumato.learn.table.reading import Source, public_rows
+from sfumato.learn.table.run import TableTraining
+from sfumato.learn.table.target import Target
 from sfumato.mechanisms.shares import MARGIN
 from sfumato.models import prior_note
 from sfumato.policy import Column, Policy, policy_from_dict
 from sfumato.randomness import Sampler
-from sfumato.recipes import Recipe
-from sfumato.recipes.features import bare, build, caveats, featured
-from sfumato.recipes.features import card as card_of
-from sfumato.recipes.features import head_only as recipe_for
-from sfumato.recipes.table import mlp
-from sfumato.recipes.table.encoding import Encoding
-from sfumato.recipes.table.evaluation import measure
-from sfumato.recipes.table.reading import Source, public_rows
-from sfumato.recipes.table.run import TableTraining
-from sfumato.recipes.table.target import Target
 from sfumato.released import ModelCard, Released
 from sfumato.training import LossFunction, Optimization, TrainingPlan, cross_entropy
 

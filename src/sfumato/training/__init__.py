@@ -13,12 +13,11 @@ from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.results import EpochReport
 from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
-from sfumato.training.clipped_sums import ChunkResult
-from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
+from sfumato.training.clip import Automatic, ChunkResult, Clipping, Flat, PerLayer
 from sfumato.training.distributed import Peers
 from sfumato.training.early_stopping import EarlyStopping
+from sfumato.training.engine import clip_chunk, clipped_gradient_sum, rounding_bound
 from sfumato.training.estimate import CostEstimate, estimate
-from sfumato.training.gradient import clip_chunk, clipped_gradient_sum, rounding_bound
 from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.losses import LossFunction, Views, cross_entropy

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from sfumato.errors import InvalidInput
-from sfumato.training.losses import Views
-from sfumato.training.public_rows import random_rows
+from sfumato.training.losses import Views, random_rows
 from sfumato.training.sampling import Indices, Sample
 from sfumato.training.sources import source_of
 from sfumato.training.workers import Taken

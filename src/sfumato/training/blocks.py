@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from sfumato.training.precision import settings
+from sfumato.training.devices import settings
 
 REFERENCE_ROWS = 32
 """Torch's elementwise loops take so many numbers at once; what is left over is computed by other code."""

@@ -22,7 +22,7 @@ from sfumato.mechanisms.factorisation import (
     pass_norms,
 )
 from sfumato.mechanisms.shares import MARGIN
-from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
+from sfumato.training.clip import Automatic, Clipping, Flat, PerLayer
 
 SAMPLING = ("poisson", "shuffle", "cyclic")
 MOST_CORRELATED_STEPS = 10**6

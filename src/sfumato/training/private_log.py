@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sfumato.training.clipped_sums import ChunkResult
+from sfumato.training.clip import ChunkResult
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from sfumato.training.checkpoint import (
     remove_checkpoint,
     save_checkpoint,
 )
-from sfumato.training.compiled import as_written
+from sfumato.training.checks import as_written
 from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.hold_out import price
 from sfumato.training.hugging_face import default_loss

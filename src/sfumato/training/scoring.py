@@ -16,7 +16,7 @@ from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Certificate, ChargeRequest, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
-from sfumato.training.predictions import right_answers
+from sfumato.training.answers import right_answers
 from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
 Positions: TypeAlias = npt.NDArray[np.int64]

@@ -24,14 +24,13 @@ from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, StepUnits, TrainingData
 from sfumato.training.callbacks import Callback, Listeners
-from sfumato.training.clipped_sums import ChunkResult
-from sfumato.training.clipping import SMALLEST_NORM, Flat
-from sfumato.training.compiled import as_written
-from sfumato.training.compiler.engine import Engine, engine_for, settings_for
+from sfumato.training.checks import as_written
+from sfumato.training.clip import SMALLEST_NORM, ChunkResult, Flat
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.drawing import Drawable, Draws
+from sfumato.training.engine import Engine, engine_for, settings_for
 from sfumato.training.interrupts import bare
 from sfumato.training.losses import LossFunction, Views, same_settings
 from sfumato.training.noise import NoisySum, StepSum, joining_error

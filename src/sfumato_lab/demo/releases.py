@@ -13,11 +13,11 @@ from sfumato import local, pate
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import EXCERPT
 from sfumato.fitting import FitConfig, evaluate, fit
+from sfumato.learn import features
+from sfumato.learn.classifier import Classifier, learner
 from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.recipes import features
-from sfumato.recipes.classifier import Classifier, learner
 from sfumato.results import Ballot, Reports, Sweep, SweepRun, Votes, read_history
 from sfumato.storage import RunFolder
 from sfumato_lab.demo.context import Progress, StageContext

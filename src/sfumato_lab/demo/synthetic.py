@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sfumato.datasets import Dataset
+from sfumato.learn import features
 from sfumato.randomness import SecretStream
-from sfumato.recipes import features
 from sfumato.results import SyntheticDigits
 from sfumato.storage import CERTIFICATE
 from sfumato_lab.demo.context import StageContext

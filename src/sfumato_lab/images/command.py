@@ -118,7 +118,7 @@ def _public_set(prior: str, rows: Dataset) -> PublicSet:
     import numpy as np
 
     from sfumato import datasets
-    from sfumato.recipes.features import fitted
+    from sfumato.learn.features import fitted
     from sfumato.released import class_names
     from sfumato_lab.images import PublicSet
 

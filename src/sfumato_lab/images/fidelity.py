@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from sfumato.datasets import Dataset
+from sfumato.learn.features import fitted
 from sfumato.models import load_prior
-from sfumato.recipes.features import fitted
 from sfumato_lab.images.measures import features_of, frechet
 from sfumato_lab.images.sampler import Drawn, ImageSampler
 from sfumato_lab.images.styles import to_inputs

@@ -9,9 +9,9 @@ from typing import Any
 from sfumato import _validate, accounting
 from sfumato.accounting import Budget, DpEvent, GaussianEvent, Relation
 from sfumato.errors import InvalidInput
-from sfumato.recipes import features
-from sfumato.recipes.features import Recipe
-from sfumato.recipes.statistic import StatisticPlan
+from sfumato.learn import features
+from sfumato.learn.features import Recipe
+from sfumato.learn.statistic import StatisticPlan
 from sfumato.training import TrainingPlan
 from sfumato_lab.images.statistics import Layout, StatisticsPlan
 

@@ -14,12 +14,12 @@ from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
+from sfumato.learn import features
+from sfumato.learn.classifier import Classifier, Trained
+from sfumato.learn.features import Recipe, declared
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
-from sfumato.recipes import features
-from sfumato.recipes.classifier import Classifier, Trained
-from sfumato.recipes.features import Recipe, declared
 from sfumato.released import MODEL, class_names
 from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
 from sfumato_lab.images import fidelity

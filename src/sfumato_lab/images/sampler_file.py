@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sfumato.learn import features
+from sfumato.learn.features import Recipe
 from sfumato.models import FeatureClassifier, PriorNet, prior_note
-from sfumato.recipes import features
-from sfumato.recipes.features import Recipe
 from sfumato.released import ModelCard, model_bytes
 from sfumato_lab.images.choice import Choice
 from sfumato_lab.images.sampler import ImageSampler

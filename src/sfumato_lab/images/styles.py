@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput
+from sfumato.learn.kept_fit import Fit, kept_fit
 from sfumato.models import load_prior
 from sfumato.randomness import public_generator
-from sfumato.recipes.kept_fit import Fit, kept_fit
 from sfumato_lab.drawings import shapes, strokes
 from sfumato_lab.drawings.writers import WIDE, WILD
 

@@ -23,9 +23,9 @@ from sfumato import _validate, datasets
 from sfumato.datasets.drawings import NETS, TOGETHER
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
+from sfumato.learn import CLOTHES, DESIGNED, DIGITS, SCENES, Classifier, Recipe
+from sfumato.learn import plain as plain_recipe
 from sfumato.models import load_prior
-from sfumato.recipes import CLOTHES, DESIGNED, DIGITS, SCENES, Classifier, Recipe
-from sfumato.recipes import plain as plain_recipe
 from sfumato.storage import RunFolder, finite, read_json, write_figure, write_whole
 from sfumato.training import moved_by_a_pixel
 from sfumato_lab.reproduce import end_to_end

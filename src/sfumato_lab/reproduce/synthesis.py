@@ -24,10 +24,10 @@ import torch
 from sfumato import _validate, datasets, results
 from sfumato.array_files import read_archive
 from sfumato.datasets import Dataset
+from sfumato.learn.kept_fit import kept_fit
 from sfumato.ledger import Unrecorded
 from sfumato.models import load_prior
 from sfumato.randomness import SecretStream
-from sfumato.recipes.kept_fit import kept_fit
 from sfumato.storage import RunFolder, read_json, write_whole
 from sfumato_lab.images import ImageRequest, StyleSettings, release_images
 from sfumato_lab.images import measures as measure

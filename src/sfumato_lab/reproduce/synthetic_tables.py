@@ -21,9 +21,9 @@ import pandas as pd
 
 from sfumato import _validate, results
 from sfumato.errors import MissingExtra
+from sfumato.learn.marginals import engine_marginals
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.randomness import SecretStream, public_generator
-from sfumato.recipes.marginals import engine_marginals
 from sfumato.storage import RunFolder, read_json
 from sfumato.synthesis import PaidTable, Request, Synthesizer
 

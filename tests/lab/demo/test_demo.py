@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from sfumato.learn import features
 from sfumato.local import views
-from sfumato.recipes import features
 from sfumato_lab import demo as story
 from sfumato_lab.demo import synthetic
 from sfumato_lab.images import StyleSettings

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sfumato.accounting import Budget
 from sfumato.datasets import Dataset
 from sfumato.errors import Refused
+from sfumato.learn import DIGITS
 from sfumato.ledger import Ledger, Unrecorded
 from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS
 from sfumato_lab.drawings import strokes
 from sfumato_lab.images import (
     ImageRequest,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.recipes import THINGS, features
+from sfumato.learn import THINGS, features
 from sfumato_lab.drawings import strokes
 from sfumato_lab.images import StyleSettings
 

@@ -13,12 +13,12 @@ from sfumato.accounting import Budget, compose
 from sfumato.cli.plans import check_plan
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, NotVerified
+from sfumato.learn import DIGITS, Classifier
+from sfumato.learn.features import SCENES
+from sfumato.learn.statistic import StatisticPlan
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.ledger.charge import same_releases
 from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS, Classifier
-from sfumato.recipes.features import SCENES
-from sfumato.recipes.statistic import StatisticPlan
 from sfumato.released import MODEL, model_bytes, read_model
 from sfumato_lab.drawings import shapes, strokes
 from sfumato_lab.images import (

@@ -13,9 +13,9 @@ import torch
 
 from sfumato.audit import one_run
 from sfumato.datasets import Dataset
+from sfumato.learn import DIGITS
 from sfumato.ledger import Unrecorded
 from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS
 from sfumato_lab.images import ImageRequest, StatisticsPlan, Styles, StyleSettings, learn_sampler
 from sfumato_lab.images.styles import DRAW, clipped
 

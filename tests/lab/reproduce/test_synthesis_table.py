@@ -9,7 +9,7 @@ import pytest
 
 from sfumato import datasets
 from sfumato.datasets import Dataset
-from sfumato.recipes import DIGITS, features
+from sfumato.learn import DIGITS, features
 from sfumato.results import read_run
 from sfumato_lab.drawings import strokes
 from sfumato_lab.images import StyleSettings

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import generated_modules as generated
-from sfumato.training import Flat
-from sfumato.training.compiler import clip
+from sfumato.training import Flat, clip
 
 SEEDS, PART = 200, 20
 _tally: collections.Counter[str] = collections.Counter()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.errors import InvalidInput, UnsupportedModel
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 
 def cross_entropy(outputs, targets):

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from sfumato.models import CNN
 from sfumato.randomness import SecretStream
 from sfumato.training import Flat, default_loss
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 ROWS, CLASSES, WIDTH, LENGTH, VOCABULARY = 5, 3, 6, 4, 7
 

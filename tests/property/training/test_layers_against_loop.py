@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato.training import clip_chunk, clipped_gradient_sum
-from sfumato.training.clipping import Flat
+from sfumato.training.clip import Flat
 
 sizes = st.integers(1, 4)
 slow_is_fine = settings(
@@ -179,7 +179,7 @@ test_rms_norm = _property(nn.RMSNorm)
 
 def test_bands_are_met(monkeypatch):
     """The cases above do form gradients by bands, lines abreast or not: else they would show nothing of it."""
-    from sfumato.training.rules import terms
+    from sfumato.training import terms
 
     formed = []
     intact = terms._formed_by_bands
@@ -224,7 +224,7 @@ def test_no_rows_give_zeros(data):
 )
 def test_both_ways_of_a_norm_agree(positions, width, height, rows):
     """Gram matrices and formed gradients, whichever the cost model would choose."""
-    from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
+    from sfumato.training.terms import Fold, Gram, Materialised, Weights
 
     torch.manual_seed(rows)
     inputs, gradients = torch.randn(rows, 1, positions, width), torch.randn(rows, 1, positions, height)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from sfumato.errors import SfumatoError
 from sfumato.randomness import SecretStream
 from sfumato.training import Flat
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 CASES = int(os.environ.get("SFUMATO_FUZZ_CASES", "240"))
 SHARES = 8  # tests that the cases are dealt to

@@ -12,7 +12,7 @@ from sfumato.cli.app import app
 from sfumato.holders import averaging, tasks
 from sfumato.holders.sums import new_keys, public_keys
 from sfumato.holders.vote_study import vote_study
-from sfumato.recipes import Recipe
+from sfumato.learn import Recipe
 from sfumato.results import SeveralHolders, read_run
 
 

@@ -9,7 +9,7 @@ from sfumato.errors import InvalidInput
 from sfumato.holders import AveragingTerms, Parties, averaging, simulate_averaging
 from sfumato.holders.averaging import averaging_study, clipped_update
 from sfumato.holders.sums import new_keys, public_keys
-from sfumato.recipes import Recipe
+from sfumato.learn import Recipe
 
 TERMS = AveragingTerms(clients=8, rounds=6)
 

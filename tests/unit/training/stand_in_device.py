@@ -35,7 +35,7 @@ from sfumato.training import (
     resume,
     save_checkpoint,
 )
-from sfumato.training.clipping import PerLayer
+from sfumato.training.clip import PerLayer
 from sfumato.training.device_sum import DeviceSum, NoiseAhead
 from sfumato.training.noise import NoisySum
 
@@ -347,7 +347,7 @@ def test_a_model_on_two_devices_is_refused_with_both_names(elsewhere):
 
 
 def test_rows_that_are_not_moved_are_noticed(elsewhere, monkeypatch):
-    monkeypatch.setattr("sfumato.training.compiler.engine.moved", lambda data, device: data)
+    monkeypatch.setattr("sfumato.training.engine.moved", lambda data, device: data)
     model, *data = made("linear")
     with pytest.raises((Mixed, UnsupportedModel)):
         clipped_gradient_sum(model.to(elsewhere), own_loss, *data, 0.1)

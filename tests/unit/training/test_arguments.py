@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sfumato import Budget, Ledger
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput, SettingsChanged
-from sfumato.recipes import Classifier
+from sfumato.learn import Classifier
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, keep_out, train
 
 ROWS = torch.rand(40, 5), torch.zeros(40, dtype=torch.long)

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato.randomness import SecretStream, secret_global_generators
-from sfumato.training import Flat, blocks, clip_chunk, cross_entropy
+from sfumato.training import Flat, blocks, clip_chunk, cross_entropy, engine, terms
 from sfumato.training.blocks import Heights, reference_height
-from sfumato.training.compiler import engine
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.devices import plain_float32
+from sfumato.training.engine import Engine
 from sfumato.training.losses import same_settings
-from sfumato.training.precision import plain_float32
-from sfumato.training.rules import terms
 
 
 def kernel(*, bad=(), uneven=(), mixed=()):

@@ -11,9 +11,8 @@ from torch import nn
 
 from sfumato.errors import InvalidInput
 from sfumato.models import CNN
-from sfumato.training import clip_chunk, clipped_gradient_sum, rounding_bound
-from sfumato.training.clipping import Automatic, Flat, PerLayer
-from sfumato.training.rules import terms
+from sfumato.training import clip_chunk, clipped_gradient_sum, rounding_bound, terms
+from sfumato.training.clip import Automatic, Flat, PerLayer
 
 cross_entropy = partial(F.cross_entropy, reduction="none")
 

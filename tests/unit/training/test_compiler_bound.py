@@ -12,10 +12,8 @@ from torch import nn
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.models import CNN
-from sfumato.training import Automatic, Flat, PerLayer
-from sfumato.training.compiler import batch
-from sfumato.training.compiler.engine import Engine
-from sfumato.training.rules import terms
+from sfumato.training import Automatic, Flat, PerLayer, batch, terms
+from sfumato.training.engine import Engine
 
 cross_entropy = partial(F.cross_entropy, reduction="none")
 

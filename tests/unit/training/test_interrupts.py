@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sfumato.training.interrupts import undisturbed
-from sfumato.training.public_rows import other_weights
+from sfumato.training.losses import other_weights
 
 
 @pytest.fixture(autouse=True)

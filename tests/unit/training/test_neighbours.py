@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sfumato.randomness import SecretStream
 from sfumato.training import Flat, PrivateTrainer, TrainingPlan
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 ROWS = 40
 PLAN = TrainingPlan(sample_rate=0.4, expected_batch=16, steps=3, noise_multiplier=1.0, clip_norm=0.3)

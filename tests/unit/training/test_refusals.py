@@ -13,7 +13,7 @@ from torch import nn
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.models import CNN, resnet18
 from sfumato.training import clipped_gradient_sum
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.engine import Engine
 
 cross_entropy = partial(F.cross_entropy, reduction="none")
 

@@ -23,8 +23,8 @@ from sfumato.training import (
     save_checkpoint,
 )
 from sfumato.training.batches import TrainingData
-from sfumato.training.clipping import SMALLEST_NORM
-from sfumato.training.compiler.engine import Engine
+from sfumato.training.clip import SMALLEST_NORM
+from sfumato.training.engine import Engine
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=4, noise_multiplier=1.0, clip_norm=1.0)
 

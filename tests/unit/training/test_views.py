@@ -11,8 +11,8 @@ from torch import nn
 from sfumato.accounting import Budget
 from sfumato.datasets import load
 from sfumato.errors import InvalidInput, Refused
+from sfumato.learn import Canaries, Classifier, Settings
 from sfumato.ledger import Ledger
-from sfumato.recipes import Canaries, Classifier, Settings
 from sfumato.training import (
     Flat,
     PrivateTrainer,

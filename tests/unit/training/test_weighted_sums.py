@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.training import cross_entropy
-from sfumato.training.clipping import Flat, PerLayer
-from sfumato.training.compiler.engine import Engine
-from sfumato.training.gradient import rounding_bound
-from sfumato.training.rules import rounding, terms
-from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
+from sfumato.training import cross_entropy, rounding, terms
+from sfumato.training.clip import Flat, PerLayer
+from sfumato.training.engine import Engine, rounding_bound
+from sfumato.training.terms import Fold, Gram, Materialised, Weights
 
 
 def exact(weights, gradients):

@@ -14,7 +14,7 @@ from torch import nn
 from sfumato.errors import UnsupportedModel
 from sfumato.models import CNN, resnet18
 from sfumato.training import clip_chunk, clipped_gradient_sum
-from sfumato.training.clipping import Automatic, Flat, PerLayer
+from sfumato.training.clip import Automatic, Flat, PerLayer
 
 cross_entropy = partial(F.cross_entropy, reduction="none")
 

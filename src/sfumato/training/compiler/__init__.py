@@ -1,1 +1,0 @@
-"""Per-example gradients by compilation: private rows only ever meet a graph of pure tensor operations."""
