@@ -68,7 +68,7 @@ _PACKAGES = (
     "policy",
     "query",
     "learn",
-    "results",
+    "runs",
     "training",
 )
 

@@ -21,7 +21,8 @@ from sfumato.errors import InvalidInput
 T = TypeVar("T")
 
 
-def _refuse(name: str, value: object, expected: str, remedy: str = "") -> InvalidInput:
+def refusal(name: str, value: object, expected: str, remedy: str = "") -> InvalidInput:
+    """Return the error for a value that is not as expected."""
     return InvalidInput(
         f"expected {name} {expected}, got {name}={shown(value)}" + (f"; {remedy}" if remedy else "")
     )
@@ -39,27 +40,27 @@ def shown(value: object) -> str:
 def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
     """A finite float (booleans and text are refused)."""
     if isinstance(value, bool | str | bytes):
-        raise _refuse(name, value, "to be a finite number", remedy)
+        raise refusal(name, value, "to be a finite number", remedy)
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _refuse(name, value, "to be a finite number", remedy) from error
+        raise refusal(name, value, "to be a finite number", remedy) from error
     if not math.isfinite(number):
-        raise _refuse(name, value, "to be a finite number", remedy)
+        raise refusal(name, value, "to be a finite number", remedy)
     return number
 
 
 def positive(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
     number = real(name, value, remedy=remedy)
     if number <= 0:
-        raise _refuse(name, value, "> 0", remedy)
+        raise refusal(name, value, "> 0", remedy)
     return number
 
 
 def non_negative(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
     number = real(name, value, remedy=remedy)
     if number < 0:
-        raise _refuse(name, value, ">= 0", remedy)
+        raise refusal(name, value, ">= 0", remedy)
     return number
 
 
@@ -67,7 +68,7 @@ def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
     """A number in (0, 1]: a rate at which something happens."""
     number = real(name, value, remedy=remedy)
     if not 0 < number <= 1:
-        raise _refuse(name, value, "in (0, 1]", remedy)
+        raise refusal(name, value, "in (0, 1]", remedy)
     return number
 
 
@@ -75,27 +76,27 @@ def delta(name: str, value: SupportsFloat) -> float:
     """A δ in [0, 1)."""
     number = real(name, value)
     if not 0 <= number < 1:
-        raise _refuse(name, value, "in [0, 1)", "δ is a small probability, well below 1 / number of people")
+        raise refusal(name, value, "in [0, 1)", "δ is a small probability, well below 1 / number of people")
     return number
 
 
 def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = "") -> int:
     """A whole number that is at least `least` (floats and booleans are refused)."""
     if isinstance(value, bool):
-        raise _refuse(name, value, f"to be a whole number >= {least}", remedy)
+        raise refusal(name, value, f"to be a whole number >= {least}", remedy)
     try:
         number = operator.index(value)
     except TypeError as error:
-        raise _refuse(name, value, f"to be a whole number >= {least}", remedy) from error
+        raise refusal(name, value, f"to be a whole number >= {least}", remedy) from error
     if number < least:
-        raise _refuse(name, value, f"to be a whole number >= {least}", remedy)
+        raise refusal(name, value, f"to be a whole number >= {least}", remedy)
     return number
 
 
 def text(name: str, value: object, *, remedy: str = "it is shown in statements") -> str:
     """A few words in which every character is seen: the one check of texts, when written and when read."""
     if not isinstance(value, str) or not value.strip() or visible(value) != value:
-        raise _refuse(name, value, "to be a few printable words", remedy)
+        raise refusal(name, value, "to be a few printable words", remedy)
     return value
 
 
@@ -106,13 +107,13 @@ def sentences(name: str, value: Iterable[object]) -> tuple[str, ...]:
     ('left out: free\\x0atext',)
     """
     if isinstance(value, str):
-        raise _refuse(name, value, "to be a list of sentences")
+        raise refusal(name, value, "to be a list of sentences")
     return tuple(text(name, visible(one) if isinstance(one, str) else one) for one in value)
 
 
 def truth(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise _refuse(name, value, "to be true or false")
+        raise refusal(name, value, "to be true or false")
     return value
 
 
@@ -120,5 +121,5 @@ def one_of(name: str, value: T, allowed: Collection[Any], *, remedy: str = "") -
     if value not in allowed:
         names = [str(one) for one in allowed]
         told = [repr(one) for one in names] if any("," in one for one in names) else names
-        raise _refuse(name, value, "to be one of " + ", ".join(told), remedy)
+        raise refusal(name, value, "to be one of " + ", ".join(told), remedy)
     return value

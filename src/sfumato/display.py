@@ -14,10 +14,12 @@ from typing import Any
 
 # Controls, marks that turn the direction of writing, ends of lines and paragraphs, halves of characters, tags.
 # Joiners are not among them, which some scripts are written with, and neither are blanks of other widths.
-_HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+HIDDEN = (
+    r"\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f"
 )
+"""The inside of a set of characters in a regular expression."""
+_HIDDEN = re.compile(f"[{HIDDEN}]")
 _FORMULA = tuple("=+-@\t\r")
 
 

@@ -13,17 +13,15 @@ import hashlib
 import math
 import os
 import random
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import repeat
-from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -53,18 +51,6 @@ _FROM_ONE_TO_TWO = np.uint64(0x3FF << 52)  # sign and exponent of doubles in [1,
 _WORDS = 624  # of 32 bits, in the state of a Mersenne twister
 _TORCH_HEAD = 24  # bytes before the words in the state that torch gives
 _SEED = 8  # bytes of the seed, with which that head begins
-
-
-GENERATORS = (
-    *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
-    np.random.SeedSequence,
-)
-"""The kinds of Python's and NumPy's generators, for who must notice that code holds or calls one."""
-
-GLOBAL_GENERATORS: tuple[Any, ...] = (random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
-"""The two that Python and NumPy share among all code; `secret_global_generators` keys them."""
-
-GENERATOR_FILES = frozenset([random.__file__, secrets.__file__])
 
 
 class NoiseSource(Protocol):
@@ -121,7 +107,7 @@ def fresh_seed() -> int:
 
 @contextmanager
 def public_torch_seed(seed: int) -> Iterator[None]:
-    """Seeds torch's own generator inside the block, for modules that draw their first weights from it.
+    """Seed torch's own generator inside the block, for modules that draw their first weights from it.
 
     Afterwards the generator goes on where it was.
     """
@@ -134,30 +120,46 @@ def public_torch_seed(seed: int) -> Iterator[None]:
 
 @contextmanager
 def secret_global_generators(sampler: Sampler, device: torch.device | None = None) -> Iterator[None]:
-    """Keys torch's, NumPy's and Python's global generators from `sampler` within the block.
+    """Key torch's, NumPy's and Python's global generators from `sampler` within the block.
 
-    Of torch's those of the CPU, of every CUDA device, and of `device`.
-
-    Dropout, augmentation and whatever else draws from them is then as unpredictable as the noise, whatever seed
-    was set outside. NumPy's and Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state.
-    Afterwards each goes on where it was. A generator that code makes for itself is beyond reach.
+    Of torch's those of the CPU, of every CUDA device, and of `device`. All code that draws from them, such as
+    dropout and augmentation, is then as unpredictable as the noise, whatever seed was set outside. NumPy's and
+    Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state. Afterwards each goes on
+    where it was. A generator that code makes for itself is beyond reach.
     """
     import torch
 
-    of_cuda = range(torch.cuda.device_count())
-    with _kept_torch_generators(of_cuda), _kept_global_generators():
+    with _kept_generators(device) as others:
         words = sampler.integers(2**32, _WORDS + 16)
-        torch.set_rng_state(_torch_state(_fresh_torch_state(), words[:_WORDS]))
+        torch.set_rng_state(_torch_state(words[:_WORDS]))
         np.random.set_bit_generator(np.random.PCG64DXSM(words[-16:-8].tolist()))  # type: ignore[attr-defined]
         random.seed(int.from_bytes(words[-8:].astype("<u4").tobytes(), "little"))
-        for number in of_cuda:
-            torch.cuda.default_generators[number].manual_seed(int(sampler.integers(2**62, 1)[0]))
-        with _keyed(device, sampler):
-            yield
+        for place in others:
+            key = int(sampler.integers(2**62, 1)[0])
+            if place.type == "cuda":
+                torch.cuda.default_generators[place.index].manual_seed(key)
+            else:
+                torch.get_device_module(place).manual_seed(key)
+        yield
+
+
+@contextmanager
+def public_global_generators(seed: int) -> Iterator[None]:
+    """Seed torch's, NumPy's and Python's global generators within the block, for code that sees public rows.
+
+    Afterwards each goes on where it was.
+    """
+    import torch
+
+    with _kept_generators(None):
+        torch.default_generator.manual_seed(_validate.integer("seed", seed))
+        np.random.set_bit_generator(np.random.PCG64(seed))  # type: ignore[attr-defined]
+        random.seed(seed)
+        yield
 
 
 def secret_torch_generator(sampler: Sampler) -> torch.Generator:
-    """A torch generator whose whole state is drawn from `sampler`: as unpredictable as the noise.
+    """Return a torch generator whose whole state is drawn from `sampler`: as unpredictable as the noise.
 
     >>> import torch
     >>> one, other = (secret_torch_generator(SecretStream()) for _ in range(2))
@@ -167,29 +169,14 @@ def secret_torch_generator(sampler: Sampler) -> torch.Generator:
     import torch
 
     generator = torch.Generator()
-    generator.set_state(_torch_state(_fresh_torch_state(), sampler.integers(2**32, _WORDS)))
+    generator.set_state(_torch_state(sampler.integers(2**32, _WORDS)))
     return generator
 
 
-@contextmanager
-def public_global_generators(seed: int) -> Iterator[None]:
-    """Seeds torch's, NumPy's and Python's global generators within the block, for code that sees public rows.
-
-    Afterwards each goes on where it was.
-    """
-    import torch
-
-    with _kept_torch_generators(range(0)), _kept_global_generators():
-        torch.default_generator.manual_seed(_validate.integer("seed", seed))
-        np.random.set_bit_generator(np.random.PCG64(seed))  # type: ignore[attr-defined]
-        random.seed(seed)
-        yield
-
-
 class FreshGenerators:
-    """Within a `with` block the global generators are secret, and `refresh` makes them so again.
+    """Key the global generators secretly within a `with` block, and anew by `refresh`.
 
-    Code that is called item by item may seed them, from what it sees of an item; the next item would draw what
+    Code that is called item by item may seed them, from values of an item; the next item would draw what
     follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since.
 
     >>> with FreshGenerators() as generators:
@@ -199,19 +186,14 @@ class FreshGenerators:
     False
     """
 
-    def __init__(self, first: Sampler | None = None, device: torch.device | None = None) -> None:
-        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded."""
-        self._seeded = first is not None and not first.private
-        self._first, self._device = first, device
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
         self._within = ExitStack()
         self._states: tuple[Any, ...] = ()
 
-    @cached_property
-    def _stream(self) -> Sampler:
-        return SecretStream(test_seed=0) if self._seeded else SecretStream()
-
     def __enter__(self) -> FreshGenerators:
-        self._key(self._first or self._stream)
+        self._within.enter_context(secret_global_generators(SecretStream(), self._device))
+        self._states = _global_states(self._device)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,39 +207,40 @@ class FreshGenerators:
     def refresh(self) -> None:
         if self.moved:
             self._within.close()
-            self._key(self._stream)
-
-    def _key(self, stream: Sampler) -> None:
-        self._within.enter_context(secret_global_generators(stream, self._device))
-        self._states = _global_states(self._device)
+            self.__enter__()
 
 
 def _global_states(device: torch.device | None) -> tuple[Any, ...]:
     import torch
 
     places = (torch.device("cpu"), *(() if device is None or device.type == "cpu" else (device,)))
-    of_torch = [torch_state(place).cpu().numpy().tobytes() for place in places]
-    return *of_torch, numpy_state(), random.getstate()
+    return *(_state_of(place).cpu().numpy().tobytes() for place in places), numpy_state(), random.getstate()
 
 
 @contextmanager
-def _keyed(device: torch.device | None, sampler: Sampler) -> Iterator[None]:
-    """Keys the generator of an accelerator that is none of CUDA's."""
+def _kept_generators(device: torch.device | None) -> Iterator[list[torch.device]]:
+    """Put all global generators back after the block; yield the accelerators, of CUDA and `device`."""
     import torch
 
-    if device is None or device.type in ("cpu", "cuda"):
-        yield
-        return
-    before = torch_state(device)
-    torch.get_device_module(device).manual_seed(int(sampler.integers(2**62, 1)[0]))
+    others = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    if device is not None and device.type not in ("cpu", "cuda"):
+        others.append(device)
+    of_torch = [(place, _state_of(place)) for place in (torch.device("cpu"), *others)]
+    of_numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    of_python = random.getstate()
     try:
-        yield
+        yield others
     finally:
-        set_torch_state(device, before)
+        for place, state in of_torch:
+            if place.type == "cpu":
+                torch.set_rng_state(state)
+            else:
+                torch.get_device_module(place).set_rng_state(state, place)
+        np.random.set_bit_generator(of_numpy)  # type: ignore[attr-defined]
+        random.setstate(of_python)
 
 
-def torch_state(device: torch.device) -> torch.Tensor:
-    """Where torch's own generator of a device is."""
+def _state_of(device: torch.device) -> torch.Tensor:
     import torch
 
     if device.type == "cpu":
@@ -266,41 +249,8 @@ def torch_state(device: torch.device) -> torch.Tensor:
     return state
 
 
-def set_torch_state(device: torch.device, state: torch.Tensor) -> None:
-    """Put torch's own generator of a device where it was."""
-    import torch
-
-    if device.type == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.get_device_module(device).set_rng_state(state, device)
-
-
-@contextmanager
-def _kept_torch_generators(of_cuda: range) -> Iterator[None]:
-    import torch
-
-    before = torch.get_rng_state()
-    try:
-        with torch.random.fork_rng(devices=of_cuda) if of_cuda else nullcontext():
-            yield
-    finally:
-        torch.set_rng_state(before)
-
-
-@contextmanager
-def _kept_global_generators() -> Iterator[None]:
-    of_numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    of_python = random.getstate()
-    try:
-        yield
-    finally:
-        np.random.set_bit_generator(of_numpy)  # type: ignore[attr-defined]
-        random.setstate(of_python)
-
-
 def numpy_state() -> list[Any]:
-    """The state of NumPy's global generator: another one after each draw."""
+    """Return the state of NumPy's global generator: another one after each draw."""
     state = np.random.get_bit_generator().state  # type: ignore[attr-defined]
     inner = state["state"].values()
     return [value.tobytes() if isinstance(value, np.ndarray) else value for value in inner]
@@ -311,20 +261,17 @@ def _fresh_torch_state() -> torch.Tensor:
     return public_torch_generator(0).get_state()
 
 
-def _torch_state(fresh: torch.Tensor, words: Integers) -> torch.Tensor:
-    """A freshly seeded Mersenne twister's state with other words in it (they lie behind a head of 24 bytes).
+def _torch_state(words: Integers) -> torch.Tensor:
+    """Return a freshly seeded Mersenne twister's state with other words in it, behind a head of 24 bytes.
 
     The head begins with the seed; one that says nothing of the words takes its place.
     """
-    state = fresh.clone()
+    state = _fresh_torch_state().clone()
     inside, words = state.numpy(), words.astype(np.uint64)
-    inside[:_SEED].view(np.uint64)[0] = _hashed(words)
+    digest = hashlib.blake2b(words.tobytes(), digest_size=_SEED).digest()
+    inside[:_SEED].view(np.uint64)[0] = int.from_bytes(digest, "little")
     inside[_TORCH_HEAD : _TORCH_HEAD + 8 * _WORDS].view(np.uint64)[:] = words
     return state
-
-
-def _hashed(words: npt.NDArray[Any]) -> int:
-    return int.from_bytes(hashlib.blake2b(words.tobytes(), digest_size=_SEED).digest(), "little")
 
 
 OWN_NOISE = (
@@ -334,13 +281,9 @@ OWN_NOISE = (
 
 
 def draws_by_own_code(sampler: Any) -> bool:
-    """Whether the class of a sampler, one of its functions, or what it draws from is not Sfumato's."""
-    held = getattr(sampler, "__dict__", {}).values()
-    functions = [
-        each for each in (*vars(type(sampler)).values(), *held) if isinstance(each, FunctionType | MethodType)
-    ]
-    own = any(each.__module__.partition(".")[0] != "sfumato" for each in (type(sampler), *functions))
-    return own or any(draws_by_own_code(each) for each in held if hasattr(each, "rounded_normal"))
+    """Return whether a sampler, or one that it draws from, is of a class outside Sfumato."""
+    held = [each for each in getattr(sampler, "__dict__", {}).values() if hasattr(each, "rounded_normal")]
+    return type(sampler).__module__.partition(".")[0] != "sfumato" or any(map(draws_by_own_code, held))
 
 
 def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:

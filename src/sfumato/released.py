@@ -26,7 +26,7 @@ from sfumato.datasets import Dataset
 from sfumato.datasets.images import to_shape
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
-from sfumato.results import MODEL
+from sfumato.runs import MODEL
 
 __all__ = ["MODEL", "ModelCard", "Predictor", "Released", "class_names", "model_bytes", "read_model"]
 

@@ -207,8 +207,13 @@ def plain(value: Any, folder: Path) -> Any:
             for name, one in value.items()
         }
     if isinstance(value, list | tuple):
-        return [plain(one, folder) for one in value]
+        return [plain(_sentence(one), folder) for one in value]
     return _words(value, folder) if isinstance(value, str) else value
+
+
+def _sentence(value: Any) -> Any:
+    """A caveat of a certificate by its sentence alone."""
+    return value["text"] if isinstance(value, dict) and {"code", "text"} <= set(value) else value
 
 
 def _words(text: str, folder: Path) -> str:

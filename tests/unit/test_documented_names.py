@@ -1,4 +1,4 @@
-"""Every public name says what goes in, what comes out, and shows how it is called."""
+"""Every public name describes its arguments and its result, and shows how it is called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITH_METHODS = {
     "Classifier",
 }
 
-SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
+SECTION = re.compile(r"^(Args|Attributes|Terms|Returns|Yields|Raises):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
 ITEM = re.compile(r"^ {4}(?! )\**(\w+)(?: \([^)]*\))?: (.+)$", re.MULTILINE)
 
 
@@ -60,6 +60,9 @@ CALLED = {
         for method in methods(found)
     ),
 }
+CLASS_OF = {
+    function: found for found in NAMES.values() if inspect.isclass(found) for _, function in methods(found)
+}
 CLASSES = {name: found for name, found in NAMES.items() if inspect.isclass(found)}
 
 
@@ -87,18 +90,27 @@ def parameters(found: Any) -> list[str]:
 
 
 def undescribed(found: Any) -> list[str]:
-    """What a reader of the docstring would have to guess."""
+    """What a reader of the docstring would have to guess.
+
+    A class describes the words that several of its methods take once, among its fields or under `Terms`. A
+    first line that begins with `Return` says what is returned.
+    """
     parts = sections(found.__doc__)
-    described = parts.get("Args", {}) | parts.get("Attributes", {})
+    of_class = sections(CLASS_OF[found].__doc__) if found in CLASS_OF else {}
+    described = [
+        name
+        for part in (parts, of_class)
+        for kind in ("Args", "Attributes", "Terms")
+        for name in part.get(kind, {})
+    ]
     missing = [name for name in parameters(found) if name not in described]
     unknown = [name for name in parts.get("Args", {}) if name not in parameters(found)]
     gives = inspect.isfunction(found) and str(inspect.signature(found).return_annotation) not in (
         "None",
         "NoReturn",
     )
-    return (
-        missing + unknown + (["what is returned"] if gives and not {"Returns", "Yields"} & set(parts) else [])
-    )
+    told = {"Returns", "Yields"} & set(parts) or (found.__doc__ or "").startswith(("Return ", "Yield "))
+    return missing + unknown + (["what is returned"] if gives and not told else [])
 
 
 def has_example(found: Any) -> bool:

@@ -46,7 +46,7 @@ def test_public_names():
         "audit",
         "learn",
         "holders",
-        "results",
+        "runs",
     ],
 )
 def test_packages_export_what_they_say(package):
@@ -88,23 +88,6 @@ def test_help_waits_for_no_mathematics():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("package", "old", "new"),
-    [
-        ("training", "Estimate", "CostEstimate"),
-        ("audit", "Estimate", "RateEstimate"),
-        ("audit", "Outcome", "ReplayOutcome"),
-        ("audit", "Release", "ReplayedRelease"),
-    ],
-)
-def test_an_old_name_works_with_a_warning(package, old, new):
-    module = __import__(f"sfumato.{package}", fromlist=["__all__"])
-    with pytest.warns(DeprecationWarning, match=new):
-        found = getattr(module, old)
-    assert found is getattr(module, new)
-    assert old not in module.__all__
-
-
 def test_no_two_packages_export_classes_of_one_name():
     homes = {}
     for package in PACKAGES:
@@ -117,5 +100,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("audit", "learn", "holders", "results"),
+    *("audit", "learn", "holders", "runs"),
 )

@@ -9,13 +9,11 @@ counts in.
 True
 """
 
-from sfumato.accounting.affordable import check_affordable
-from sfumato.accounting.budget import Budget
-from sfumato.accounting.calibration import calibrate, gaussian_noise_multiplier
-from sfumato.accounting.caution import warn_of_little_protection
-from sfumato.accounting.codec import event_from_json, event_to_json
+from sfumato.accounting.calibration import calibrate
+from sfumato.accounting.codec import check_affordable, event_from_json, event_to_json
 from sfumato.accounting.events import (
     ApproximateEvent,
+    Budget,
     ClippedGaussianEvent,
     ComposedEvent,
     DiscreteGaussianEvent,
@@ -35,21 +33,22 @@ from sfumato.accounting.events import (
     RepeatedEvent,
     compose,
     for_group,
-    parallel,
     poisson_sampled,
     pure,
     repeat,
 )
 from sfumato.accounting.filter import PrivacyFilter
+from sfumato.accounting.gaussian import gaussian_noise_multiplier
 from sfumato.accounting.meaning import (
     attacker_true_positive_rate,
     in_words,
     largest_true_positive_rate,
     protection_warning,
+    warn_of_little_protection,
 )
 from sfumato.accounting.pld import delta, epsilon
 from sfumato.accounting.rdp import rdp, rdp_delta, rdp_epsilon
-from sfumato.accounting.selection import best_of, calibrate_selection, draw_trials, selection_epsilon
+from sfumato.accounting.selection import best_of, calibrate_selection, draw_trials
 
 __all__ = [
     "ApproximateEvent",
@@ -87,7 +86,6 @@ __all__ = [
     "gaussian_noise_multiplier",
     "in_words",
     "largest_true_positive_rate",
-    "parallel",
     "poisson_sampled",
     "protection_warning",
     "pure",
@@ -95,6 +93,5 @@ __all__ = [
     "rdp_delta",
     "rdp_epsilon",
     "repeat",
-    "selection_epsilon",
     "warn_of_little_protection",
 ]

@@ -1,4 +1,4 @@
-"""What was done, as frozen values; dp-accounting's events, and five that it lacks.
+"""Releases as frozen values: dp-accounting's events, and five that it lacks; neighbouring relations, budgets.
 
 Every noise multiplier is noise / sensitivity *under the relation in force*: under replace-one the sensitivity
 of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that. A sum that is sampled needs
@@ -7,25 +7,58 @@ more than its sensitivity to be priced under replace-one: see `ClippedGaussianEv
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import math
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import singledispatch
+from importlib import _bootstrap
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attr
 import numpy as np
 
 from sfumato import _validate
-from sfumato.accounting.library import load_alone
 from sfumato.errors import InvalidInput, NotPrivate
+
+
+def _load_alone(name: str) -> ModuleType:
+    """Return the module `package.module`, without running its package: dp-accounting's takes a second.
+
+    It is registered under its own name: a later import of the package gets this module and its classes. The
+    lock is the one that imports take, so that another thread gets it whole, and never a second one.
+
+    >>> _load_alone("dp_accounting.dp_event") is _load_alone("dp_accounting.dp_event")
+    True
+    """
+    with _bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
+        if name in sys.modules:
+            return sys.modules[name]
+        package = importlib.util.find_spec(name.rpartition(".")[0])
+        places = None if package is None else package.submodule_search_locations
+        spec = importlib.machinery.PathFinder.find_spec(name, places) if places else None
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
 
 if TYPE_CHECKING:
     from dp_accounting import dp_event
     from dp_accounting.privacy_accountant import NeighboringRelation
 else:
-    dp_event = load_alone("dp_accounting.dp_event")
+    dp_event = _load_alone("dp_accounting.dp_event")
 
 DpEvent: TypeAlias = dp_event.DpEvent
 NoEvent = dp_event.NoOpDpEvent
@@ -54,6 +87,36 @@ class Relation(StrEnum):
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
     ZERO_OUT = "zero-out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """(ε, δ) for one data set, one privacy unit and one neighbouring relation.
+
+    Args:
+        epsilon: The most ε that all releases together may cost, above 0.
+        delta: The δ at which ε is counted: 0 for pure ε, otherwise far below 1 / number of units.
+        unit: Who is protected, in one word such as "record" or "person".
+        relation: Which data sets are neighbours; add-remove unless another is named.
+
+    Raises:
+        InvalidInput: If ε or δ is outside its range, or the unit holds characters that are not seen.
+
+    >>> Budget(epsilon=3, delta=1e-5)
+    Budget(epsilon=3.0, delta=1e-05, unit='record', relation=<Relation.ADD_REMOVE: 'add-remove'>)
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "record"
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", _validate.delta("delta", self.delta))
+        _validate.one_of("relation", str(self.relation), [str(relation) for relation in Relation])
+        object.__setattr__(self, "relation", Relation(self.relation))
+        _validate.text("unit", self.unit)
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -433,72 +496,6 @@ def _(event: RepeatAndSelectEvent) -> None:
 
 def _known() -> list[str]:
     return sorted(kind.__name__ for kind in check.registry if kind not in (object, NonPrivateEvent))
-
-
-def parallel(events: Sequence[DpEvent], *, relation: Relation = Relation.ADD_REMOVE) -> DpEvent:
-    """One event that bounds releases from *declared* disjoint parts of the data.
-
-    Under add/remove and zero-out a unit is in one part only, so the dearest release bounds them all; under
-    replace-one a unit may leave one part and enter another, so the two dearest add up (McSherry 2009, §2.4).
-    Parts must be of one kind, so that "dearest" has a meaning at every δ.
-
-    Args:
-        events: One release for each part, all of one kind.
-        relation: Which data sets are neighbours.
-
-    Returns:
-        The bound.
-
-    Raises:
-        InvalidInput: If the releases are of different kinds.
-
-    >>> parallel([LaplaceEvent(2.0), LaplaceEvent(1.0)])
-    LaplaceDpEvent(noise_multiplier=1.0)
-    """
-    if len({type(event) for event in events}) > 1:
-        raise InvalidInput(
-            "expected parallel events of one kind, got "
-            + ", ".join(sorted({type(event).__name__ for event in events}))
-            + "; charge releases of different kinds one after another"
-        )
-    dearest = sorted(events, key=_rank, reverse=True)
-    return compose(*dearest[: 2 if relation is Relation.REPLACE_ONE else 1])
-
-
-@singledispatch
-def _rank(event: DpEvent) -> float:
-    """A number that orders events of one kind by their cost."""
-    raise InvalidInput(
-        f"expected parallel events that are ordered by one parameter, got {type(event).__name__}; "
-        "charge these releases one after another"
-    )
-
-
-@_rank.register
-def _(event: GaussianEvent | LaplaceEvent) -> float:
-    return -float(event.noise_multiplier)
-
-
-@_rank.register
-def _(event: DiscreteLaplaceEvent) -> float:
-    return float(event.noise_parameter * event.sensitivity)
-
-
-@_rank.register
-def _(event: DiscreteGaussianEvent) -> float:
-    return float(event.sensitivity / event.sigma) if event.sigma else math.inf
-
-
-@_rank.register
-def _(event: ExponentialMechanismEvent) -> float:
-    return float(event.epsilon)
-
-
-@_rank.register(ApproximateEvent)
-def _(event: ApproximateEvent) -> float:
-    if event.delta:
-        raise InvalidInput("expected parallel (ε, δ) events with delta=0; charge these one after another")
-    return float(event.epsilon)
 
 
 def for_group(event: DpEvent, size: int) -> DpEvent:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sfumato.accounting.budget import Budget
-from sfumato.accounting.events import ApproximateEvent, DpEvent, Relation, atoms, compose, pure, repeat
+from sfumato.accounting.events import ApproximateEvent, Budget, DpEvent, Relation, atoms, compose, pure, repeat
 from sfumato.accounting.pld import epsilon
 from sfumato.accounting.rdp import Divergences, pure_divergences, rdp, to_epsilon
 from sfumato.errors import NotPrivate
@@ -49,8 +48,8 @@ class PrivacyFilter:
     never exceeds ε (Rogers et al. 2016, Thm 3.4).
 
     Three orders suit spending of the whole budget. While little of it is spent they say far too much: the
-    first Gaussian charge of ε = 0.1 counts 0.6 of a budget of 3. Larger orders suit that. With `fine` some of
-    them are there too, with a tenth of δ together, which costs the three less than a hundredth of their room.
+    first Gaussian charge of ε = 0.1 counts 0.6 of a budget of 3. Larger orders suit that: some of them have a
+    tenth of δ together, which costs the three less than a hundredth of their room.
 
     Charges of which only (ε, δ') is known count as ε-DP outside an event of probability δ'; their δ' add up in
     a share of δ set aside.
@@ -59,20 +58,17 @@ class PrivacyFilter:
         budget: The ε and δ that all charges together must keep to. It also fixes the orders.
         taken: The part of δ that is used up elsewhere.
         limit: An ε to hold the charges to in place of the budget's.
-        fine: Whether to count at larger orders too.
 
     >>> spent = PrivacyFilter(Budget(epsilon=1)).spending(pure(0.75))
     >>> PrivacyFilter(Budget(epsilon=1)).fits(spent + spent)
     False
     """
 
-    def __init__(
-        self, budget: Budget, *, taken: float = 0.0, limit: float | None = None, fine: bool = False
-    ) -> None:
+    def __init__(self, budget: Budget, *, taken: float = 0.0, limit: float | None = None) -> None:
         self.budget = budget
         self.limit = budget.epsilon if limit is None else limit
         coarse = _orders(budget)
-        larger = _larger_orders(budget, coarse) if fine else ()
+        larger = _larger_orders(budget, coarse)
         self.orders = (*coarse, *larger)
         free = max(0.0, budget.delta - taken)
         self._failure = free * _APPROXIMATE_SHARE

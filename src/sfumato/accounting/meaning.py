@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 
 from sfumato import _validate
 from sfumato.accounting.events import DpEvent, Relation
 from sfumato.accounting.pld import deltas, epsilon
+from sfumato.caveats import Caveat, Code
+from sfumato.errors import LittleProtection
 
 LARGEST_EPSILON = 10.0
 """Beyond it the promise itself says little: an attacker who accuses 1 in 100 of the others may find all but
@@ -21,7 +24,7 @@ LARGEST_DELTA = 1e-3
 _BELOW = "choose delta well below 1 / number of people"
 
 
-def protection_warning(epsilon: float | None, delta: float, people: float | None = None) -> str | None:
+def protection_warning(epsilon: float | None, delta: float, people: float | None = None) -> Caveat | None:
     """One sentence about an (ε, δ) that promises practically no protection; None where it promises some.
 
     Args:
@@ -60,7 +63,23 @@ def protection_warning(epsilon: float | None, delta: float, people: float | None
         remedies.append(_BELOW)
     if not reasons:
         return None
-    return f"promises practically no protection: {', and '.join(reasons)}; {', and '.join(remedies)}"
+    return Code.NO_PROTECTION(why=f"{', and '.join(reasons)}; {', and '.join(remedies)}")
+
+
+def warn_of_little_protection(what: str, epsilon: float, delta: float, *, people: float | None = None) -> None:
+    """Warn, in one sentence about `what`, where (ε, δ) promises practically no protection.
+
+    Args:
+        what: The subject of the sentence, such as "this training".
+        epsilon: The ε.
+        delta: The δ.
+        people: How many there are, wherever that was declared; None where nobody said.
+
+    >>> warn_of_little_protection("this training", 1.0, 1e-5)  # ε = 1 protects: no warning
+    """
+    sentence = protection_warning(epsilon, delta, people)
+    if sentence is not None:
+        warnings.warn(f"{what} {sentence}", LittleProtection, stacklevel=3)
 
 
 def attacker_true_positive_rate(

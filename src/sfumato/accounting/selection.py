@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sfumato import _validate
-from sfumato.accounting.budget import Budget
-from sfumato.accounting.events import DpEvent, RepeatAndSelectEvent
+from sfumato.accounting.events import Budget, DpEvent, RepeatAndSelectEvent
 from sfumato.accounting.filter import PrivacyFilter
 from sfumato.accounting.rdp import rdp_epsilon
 from sfumato.errors import NotPrivate
@@ -50,23 +49,9 @@ def best_of(trial: DpEvent, mean_trials: float) -> DpEvent:
 
 
 def selection_epsilon(event: DpEvent, budget: Budget) -> float:
-    """ε at the budget's δ, by the rules under which empty ledgers, new ones and old ones, count a selection.
-
-    Args:
-        event: What `best_of` gave.
-        budget: The budget whose δ counts.
-
-    Returns:
-        ε.
-
-    >>> from sfumato.accounting import Budget, GaussianEvent
-    >>> budget = Budget(epsilon=3, delta=1e-5)
-    >>> selection_epsilon(best_of(GaussianEvent(8.0), 5), budget) < 3
-    True
-    """
-    rules = [PrivacyFilter(budget, fine=fine) for fine in (False, True)]
-    counted = [rule.epsilon(rule.spending(event)) for rule in rules]
-    return max(*counted, rdp_epsilon(event, budget.delta, relation=budget.relation))
+    """Return ε at the budget's δ of a selection, by the larger of the ledger's filter and the Rényi bound."""
+    rule = PrivacyFilter(budget)
+    return max(rule.epsilon(rule.spending(event)), rdp_epsilon(event, budget.delta, relation=budget.relation))
 
 
 def trial_parameter(mean_trials: float) -> float:

@@ -53,7 +53,7 @@ def check_plan(certificate: Certificate) -> bool:
 
 
 def _made_by(planned: Planned, certificate: Certificate) -> bool:
-    from sfumato.ledger.charge import part_of, same_releases
+    from sfumato.ledger.rule import part_of, same_releases
 
     if planned.event is not None:
         stated = certificate.planned or certificate.event

@@ -18,7 +18,7 @@ from sfumato.desk.database import Database
 from sfumato.desk.keeper import end_with_input
 from sfumato.errors import BudgetExceeded, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest, Head, Ledger, Reservation
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.policy import Policy
 from sfumato.query.answer import ledger_place
 from sfumato.storage import RunFolder, make_folder

@@ -41,7 +41,7 @@ from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms.grid import Floats
 from sfumato.randomness import SecretStream
-from sfumato.results import SeveralHolders, write_run
+from sfumato.runs import SeveralHolders, write_run
 from sfumato.storage import RunFolder
 
 _DRAWN, _DIGIT, _SIDE, _MOST = 6000, 3, 28, 20  # of the pictures of a round

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sfumato import results
+from msgspec import structs
+
+from sfumato import runs as results
 from sfumato.accounting import epsilon as priced
 from sfumato.datasets import Dataset, public_name
 from sfumato.fitting import evaluate
@@ -108,7 +110,7 @@ def _adapt(ready: Classifier, rows: Dataset, sampler: Sampler) -> FeatureClassif
 def _whole(report: EpochReport, ready: Classifier) -> EpochReport:
     """The same report with the ε of what was measured first as well."""
     spent = priced(ready.training_event(report.step), ready.delta, relation=ready.plan.relation)
-    return replace(report, epsilon_if_fixed_in_advance=spent)
+    return structs.replace(report, epsilon_if_fixed_in_advance=spent)
 
 
 def _write(

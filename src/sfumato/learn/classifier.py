@@ -30,7 +30,7 @@ from sfumato.learn.features import Recipe, declared
 from sfumato.learn.options import Canaries, HoldOut, Settings
 from sfumato.learn.statistic import StatisticPlan
 from sfumato.ledger import Certificate, Ledger
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Predictor, Released

@@ -23,8 +23,8 @@ from sfumato.learn.features import SHAPE, declared, fitted, recipe_for
 from sfumato.learn.options import Settings
 from sfumato.models import PriorNet, load_prior
 from sfumato.released import ModelCard, Predictor, Released, class_names
-from sfumato.results.folders import MODEL, RESULT
-from sfumato.results.runs import PlainTraining
+from sfumato.runs.folders import MODEL, RESULT
+from sfumato.runs.results import PlainTraining
 from sfumato.storage import RunFolder
 
 EPOCHS = 4.0

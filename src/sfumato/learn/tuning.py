@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting, results
+from sfumato import _validate, accounting
+from sfumato import runs as results
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
@@ -29,7 +30,7 @@ from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import Predictor, Released
-from sfumato.results import write_run
+from sfumato.runs import write_run
 from sfumato.storage import RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan
 from sfumato.training.run import take_steps

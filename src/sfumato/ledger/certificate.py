@@ -27,26 +27,16 @@ from sfumato.accounting import (
     rdp_epsilon,
 )
 from sfumato.accounting.events import check_norm_bound
+from sfumato.caveats import Caveat, Code, as_caveats, codes
 from sfumato.errors import InvalidInput, NotPrivate
-from sfumato.ledger.chain import Head
-from sfumato.ledger.charge import part_of
-from sfumato.ledger.documents import CERTIFICATE, read_object, refuse_others
-from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, is_hexadecimal, signer
+from sfumato.ledger.chain import Head, is_hexadecimal
+from sfumato.ledger.documents import CERTIFICATE, refuse_others
+from sfumato.ledger.rule import part_of
+from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
+from sfumato.schema import read_file
 from sfumato.storage import write_whole
 
 PURPOSE = "certificate"  # of a signature
-SEEDED = "not private: the noise came from a seeded stream, and whoever knows the seed can subtract it"
-UNSIGNED = "not signed: the key that SFUMATO_KEY names could not be used"
-STOPPED = (
-    "stopped early: how much of the plan ran was decided while it ran, so the exact price of the shorter plan "
-    "does not hold; pld is that of the whole plan, rdp that of what ran by a filter at orders fixed before; "
-    "each holds however the stop was decided"
-)
-RESERVED = (
-    "reserved as entry {entry} of a ledger, and not settled: the whole plan counts there; call finish(), and "
-    "take the certificate then"
-)
-UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"
 _PACKAGES = ("sfumato", "dp-accounting", "numpy", "scipy", "torch", "opendp", "randomgen")
 FORMAT = 1
 MEANS = {
@@ -152,7 +142,7 @@ class Certificate:
         dataset: The declared id of the data set, if it has one.
         plan: The settings of the run.
         eta: η, the bound of rounding errors that the noise was scaled up for.
-        caveats: Limits of the guarantee, in sentences.
+        caveats: Limits of the guarantee.
         versions: The versions of the packages that ran.
         head: The entry of the ledger where the release was charged.
         epsilon_ledger: ε of all charges of the ledger up to this one.
@@ -176,7 +166,7 @@ class Certificate:
     dataset: str | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     eta: float | None = None
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     head: Head | None = None
     epsilon_ledger: float | None = None
@@ -184,12 +174,11 @@ class Certificate:
     signature: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse texts that `from_json` would refuse."""
+        """Refuse texts that `from_json` would refuse; sentences become caveats."""
         for name in ("purpose", "unit", "dataset"):
             if getattr(self, name) is not None:
                 _validate.text(name, getattr(self, name))
-        for caveat in self.caveats:
-            _validate.text("caveats", caveat)
+        object.__setattr__(self, "caveats", as_caveats(self.caveats))
 
     @classmethod
     def of(
@@ -224,7 +213,7 @@ class Certificate:
             dataset: The declared id of the data set.
             plan: The settings of the run.
             eta: η, the bound of rounding errors that the noise was scaled up for.
-            caveats: Limits of the guarantee, in sentences.
+            caveats: Limits of the guarantee.
             head: The ledger's entry; without one a caveat says so.
             epsilon_ledger: ε of all charges of the ledger up to this one.
             time: When it was charged.
@@ -234,10 +223,11 @@ class Certificate:
             The certificate.
         """
         delta = _validate.delta("delta", delta)
-        own = [] if private else [SEEDED]
-        own += [] if head else [UNRECORDED if reserved is None else RESERVED.format(entry=reserved.sequence)]
+        own = [] if private else [Code.SEEDED()]
+        if head is None:
+            own.append(Code.UNRECORDED() if reserved is None else Code.RESERVED(entry=reserved.sequence))
         prices = Prices.of(event, delta, relation=Relation(relation), planned=planned)
-        own += [] if planned is None else [f"{STOPPED}; {_smaller(prices)}"]
+        own += [] if planned is None else [Code.STOPPED_EARLY(smaller=_smaller(prices))]
         made = cls(
             purpose=purpose,
             unit=unit,
@@ -250,7 +240,7 @@ class Certificate:
             dataset=dataset,
             plan=dict(plan or {}),
             eta=eta,
-            caveats=(*own, *_validate.sentences("caveats", caveats)),
+            caveats=(*own, *as_caveats(caveats)),
             versions=dict(_installed()),
             head=head,
             epsilon_ledger=epsilon_ledger,
@@ -261,7 +251,7 @@ class Certificate:
         return _signed(made)
 
     @property
-    def warning(self) -> str | None:
+    def warning(self) -> Caveat | None:
         """One sentence where (ε, δ) promises practically no protection."""
         return protection_warning(self.prices.epsilon, self.delta)
 
@@ -285,9 +275,9 @@ class Certificate:
         Returns:
             The certificate with the caveats of both; private only if both are.
         """
-        told = [caveat for caveat in part.caveats if caveat not in (UNRECORDED, part.warning)]
+        own = (Code.UNRECORDED, Code.NO_PROTECTION, Code.STOPPED_EARLY)
         both = replace(self, private=self.private and part.private)
-        return both.with_caveats([caveat for caveat in told if not caveat.startswith(STOPPED)])
+        return both.with_caveats([caveat for caveat in part.caveats if caveat.code not in own])
 
     def with_caveats(self, caveats: Sequence[str]) -> Certificate:
         """Add further sentences, and sign anew if SFUMATO_KEY names a key.
@@ -298,9 +288,10 @@ class Certificate:
         Returns:
             The certificate.
         """
-        all_of_them = dict.fromkeys((*self.caveats, *_validate.sentences("caveats", caveats)))
-        all_of_them.pop(UNSIGNED, None)
-        return _signed(replace(self, caveats=tuple(all_of_them), signature=None))
+        known = [caveat for caveat in self.caveats if caveat.code is not Code.UNSIGNED]
+        return _signed(
+            replace(self, caveats=tuple(dict.fromkeys((*known, *as_caveats(caveats)))), signature=None)
+        )
 
     @property
     def signer(self) -> PublicKey | None:
@@ -343,7 +334,7 @@ class Certificate:
                     f"expected the certificate to state {name} epsilon={computed}, as its events cost, "
                     f"got {name} epsilon={stated}; do not rely on it"
                 )
-        if not self.private and SEEDED not in self.caveats:
+        if not self.private and Code.SEEDED not in codes(self.caveats):
             raise NotPrivate("expected a seeded run's certificate to say so, got none of that in its caveats")
         if self.planned is not None:
             self._check_stop(self.planned)
@@ -353,7 +344,7 @@ class Certificate:
     def _check_stop(self, planned: DpEvent) -> None:
         if not part_of(self.event, planned):
             raise NotPrivate("expected a run that was stopped early to be a part of its plan, got another")
-        if not any(caveat.startswith(STOPPED) for caveat in self.caveats):
+        if Code.STOPPED_EARLY not in codes(self.caveats):
             raise NotPrivate("expected the certificate of a run that was stopped early to say so, got none")
 
     def _check_ledger(self, found: Prices) -> None:
@@ -386,7 +377,7 @@ class Certificate:
             "dataset": self.dataset,
             "plan": dict(self.plan),
             "eta": self.eta,
-            "caveats": list(self.caveats),
+            "caveats": [caveat.to_json() for caveat in self.caveats],
             "versions": dict(self.versions),
             "ledger": self.head.to_json() if self.head else None,
             "time": self.time,
@@ -430,12 +421,12 @@ class Certificate:
         Returns:
             The certificate.
         """
-        return cls.from_json(read_object(path, "a certificate"))
+        return cls.from_json(read_file(path, "a certificate"))
 
 
 def check_statable(plan: Mapping[str, Any] | None, caveats: Sequence[str]) -> None:
     """Raise InvalidInput before a charge for a plan or caveats that no certificate can state."""
-    _validate.sentences("caveats", caveats)
+    as_caveats(caveats)
     try:
         json.dumps(dict(plan or {}), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
@@ -453,12 +444,12 @@ def _signed(certificate: Certificate) -> Certificate:
         key = environment_key()
         return certificate if key is None else certificate.signed(key)
     except (OSError, InvalidInput):
-        return replace(certificate, caveats=(*certificate.caveats, UNSIGNED))
+        return replace(certificate, caveats=(*certificate.caveats, Code.UNSIGNED()))
 
 
 def _smaller(prices: Prices) -> str:
     pld, rdp = (math.inf if value is None else value for value in (prices.pld, prices.rdp))
-    return "the smaller here is " + ("pld" if pld <= rdp else "rdp")
+    return "pld" if pld <= rdp else "rdp"
 
 
 def _agree(stated: float | None, computed: float | None) -> bool:
@@ -524,10 +515,10 @@ def _as_written(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
     return read
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _caveats(name: str, value: Any) -> tuple[Caveat, ...]:
     if not isinstance(value, list):
-        raise _unexpected(name, "a list of sentences", value)
-    return tuple(_validate.text(name, item) for item in value)
+        raise _unexpected(name, "a list of caveats", value)
+    return tuple(Caveat.from_json(item) for item in value)
 
 
 def _named_texts(name: str, value: Any) -> dict[str, str]:
@@ -586,7 +577,7 @@ _FIELDS: dict[str, Callable[[str, Any], Any]] = {
     "dataset": _optional(_validate.text),
     "plan": _object,
     "eta": _optional(_as_written(_validate.non_negative)),
-    "caveats": _texts,
+    "caveats": _caveats,
     "versions": _named_texts,
     "ledger": _optional(_head),
     "time": _optional(_time),

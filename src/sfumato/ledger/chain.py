@@ -92,6 +92,10 @@ def canonical(data: Any) -> bytes:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain).encode()
 
 
+def is_hexadecimal(value: object, digits: int) -> bool:
+    return isinstance(value, str) and len(value) == digits and not set(value) - set("0123456789abcdef")
+
+
 def _plain(value: Any) -> Any:
     """Convert a NumPy number, as parameters of events can be, to a Python number."""
     if hasattr(value, "item"):

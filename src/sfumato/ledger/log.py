@@ -55,7 +55,10 @@ class Log:
     def _waits(self) -> Row | None:
         """Return the first entry while there is no ledger in the store."""
         if self._pending is not None and self.store.last() is not None:
-            body, made = unseal(self._pending).body, unseal(_existing(self.store.row(0), self.store)).body
+            body, made = (
+                unseal(self._pending).body,
+                unseal(_existing(self.store.find("sequence", 0), self.store)).body,
+            )
             if (made["budget"], made.get("dataset")) != (body["budget"], body.get("dataset")):
                 raise other_budget(self.store.place, Budget(**made["budget"]), Budget(**body["budget"]))
             self._pending = None
@@ -68,9 +71,6 @@ class Log:
             return self.store.find(column, value)
         return waits if getattr(waits, column) == value else None
 
-    def row(self, sequence: int) -> Row | None:
-        return self.find("sequence", sequence)
-
     def rows(self) -> Iterator[Row]:
         """Return all rows, as of one moment."""
         waits = self._waits()
@@ -80,7 +80,7 @@ class Log:
     def first(self) -> Entry:
         """The first entry. It is read anew, as another process may make the ledger after it was opened here."""
         with self.explained():
-            return unseal(_existing(self.row(0), self.store))
+            return unseal(_existing(self.find("sequence", 0), self.store))
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -125,7 +125,7 @@ class Log:
 
     def holding(self, head: Head) -> Entry:
         """Return the entry that `head` names, or raise LedgerTampered."""
-        row = self.row(head.sequence)
+        row = self.find("sequence", head.sequence)
         if row is None:
             raise LedgerTampered(
                 f"the ledger {self.store.place} has lost entry {head.sequence}: it was cut off, or is an older "
@@ -171,7 +171,7 @@ class Log:
             raise InvalidInput(f"expected another place to move {here.place} to, got the one where it is")
         _count_continued(there, list(here.rows()))
         there.check_room()
-        with alone(there, dataset, own=here.row(0)):
+        with alone(there, dataset, own=here.find("sequence", 0)):
             with here.transaction():
                 last = self.last()
                 if last.kind != "moved" or last.body["to"] != there.address:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import InvalidInput, NotVerified
-from sfumato.ledger.chain import canonical
-from sfumato.ledger.documents import read_object
+from sfumato.ledger.chain import canonical, is_hexadecimal
+from sfumato.schema import read_file
 from sfumato.storage import write_new
 
 if TYPE_CHECKING:
@@ -167,10 +167,6 @@ def _message(purpose: str, key: PublicKey, bare: Mapping[str, Any]) -> bytes:
     return f"sfumato {purpose} 1\n{key.id}\n".encode() + canonical(bare)
 
 
-def is_hexadecimal(value: object, digits: int) -> bool:
-    return isinstance(value, str) and len(value) == digits and not set(value) - set("0123456789abcdef")
-
-
 def _read_key(path: str | os.PathLike[str], load: Callable[[bytes], Any], kind: Any, name: str) -> Any:
     from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -235,7 +231,7 @@ class KeyStatement:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> KeyStatement:
-        return cls.from_json(read_object(path, "a statement about a key"))
+        return cls.from_json(read_file(path, "a statement about a key"))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KeyStatement:

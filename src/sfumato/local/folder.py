@@ -16,7 +16,7 @@ from sfumato.local.learning import LearntClassifier
 from sfumato.local.release import certificate_place
 from sfumato.models import prior_note
 from sfumato.released import ModelCard, model_bytes
-from sfumato.results import Reports, write_run
+from sfumato.runs import Reports, write_run
 from sfumato.storage import RunFolder
 
 _SHAPE = (1, 28, 28)

@@ -5,7 +5,6 @@ handed. What it refuses, it refuses before any noise is drawn.
 """
 
 from sfumato.mechanisms.correlated import CorrelatedNoise, correlated_noise
-from sfumato.mechanisms.discrete_draws import discrete_gaussian_draws
 from sfumato.mechanisms.factorisation import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from sfumato.mechanisms.grid import add_to_grid, from_grid, to_grid, vector_grid
@@ -32,7 +31,6 @@ __all__ = [
     "TwoCoinResponse",
     "add_to_grid",
     "correlated_noise",
-    "discrete_gaussian_draws",
     "from_grid",
     "to_grid",
     "vector_grid",

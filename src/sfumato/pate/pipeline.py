@@ -30,7 +30,7 @@ from sfumato.pate.teachers import TeacherConfig, vote
 from sfumato.pate.votes import MISSING, Integers, count_votes
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import ModelCard, Predictor, Released, model_bytes
-from sfumato.results import Ballot, Votes, write_run
+from sfumato.runs import Ballot, Votes, write_run
 from sfumato.storage import RunFolder, json_bytes
 
 CAVEATS = (

@@ -15,8 +15,7 @@ import numpy as np
 from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge
-from sfumato.ledger.charge import same_releases
-from sfumato.ledger.rule import Rule
+from sfumato.ledger.rule import Rule, same_releases
 from sfumato.policy import Key, Policy
 from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, KeptAnswers, check_version, name_of, notes_for, words_of

@@ -6,11 +6,11 @@ for batch in trainer.batches(dataset):
     trainer.step(batch, loss_fn)
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from sfumato._renamed import old_names
 from sfumato.mechanisms import Banded, LambdaCGD
-from sfumato.results import EpochReport
+from sfumato.runs import EpochReport
 from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.clip import Automatic, ChunkResult, Clipping, Flat, PerLayer
@@ -83,4 +83,10 @@ _OF_SCIKIT_LEARN = {
     "NoisyAccuracyScorer": "scoring",
     "PrivateClassifier": "classifier",
 }
-__getattr__ = old_names(__name__, {"Estimate": "CostEstimate"}, later=_OF_SCIKIT_LEARN)
+
+
+def __getattr__(name: str) -> Any:
+    """Import an estimator when it is first asked for: scikit-learn takes seconds, and most users need none."""
+    if name not in _OF_SCIKIT_LEARN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_OF_SCIKIT_LEARN[name]}"), name)

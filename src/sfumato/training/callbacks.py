@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sfumato.results import EpochReport
+from sfumato.runs import EpochReport
 
 
 @dataclass(frozen=True, kw_only=True)

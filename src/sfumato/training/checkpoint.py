@@ -36,7 +36,7 @@ from torch import Tensor
 
 from sfumato.errors import DataCorrupted, LedgerError, Refused
 from sfumato.ledger import Charge, Head, Lease, Ledger, Reservation
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.storage import rename, write_whole
 from sfumato.training.past_noise import destroy_past_noise, keep_past_noise, read_past_noise
 from sfumato.training.plan import TrainingPlan

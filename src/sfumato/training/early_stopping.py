@@ -12,7 +12,7 @@ from sfumato.accounting import DpEvent, Relation, repeat
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import Sampler
-from sfumato.results import EpochReport
+from sfumato.runs import EpochReport
 from sfumato.training.hold_out import HeldOut, price
 
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sfumato import _validate, results
+from sfumato import _validate
+from sfumato import runs as results
 from sfumato.accounting import DpEvent, NoEvent, Relation, compose, repeat, warn_of_little_protection
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
@@ -22,7 +23,7 @@ from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
-from sfumato.results import EpochReport, read_history
+from sfumato.runs import EpochReport, read_history
 from sfumato.storage import CHECKPOINT, RunFolder, json_bytes
 from sfumato.training.arguments import agreed_optimization, check_ledger, check_plan, check_test
 from sfumato.training.callbacks import Callback

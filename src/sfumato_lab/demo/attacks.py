@@ -13,7 +13,7 @@ from sfumato.audit import Roc
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.ledger import Ledger
 from sfumato.query import attack
-from sfumato.results import (
+from sfumato.runs import (
     AttackedNetwork,
     Audit,
     AverageAttack,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sfumato.accounting import GaussianEvent, gaussian_noise_multiplier
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Ledger, statement
-from sfumato.results import ChargeLine, LedgerStatement
+from sfumato.runs import ChargeLine, LedgerStatement
 from sfumato_lab.demo.context import StageContext
 from sfumato_lab.demo.size import BUDGET
 

@@ -13,7 +13,7 @@ import torch
 from sfumato import models
 from sfumato.accounting import gaussian_noise_multiplier
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.results import NoisedDigits, NoiseLevel
+from sfumato.runs import NoisedDigits, NoiseLevel
 from sfumato_lab.demo.context import StageContext
 from sfumato_lab.demo.pictures import save_grey
 from sfumato_lab.demo.size import DELTA

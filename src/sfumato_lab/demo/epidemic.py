@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato.randomness import SecretStream
-from sfumato.results import EpidemicCurve, Tracing
+from sfumato.runs import EpidemicCurve, Tracing
 from sfumato_lab.demo.context import StageContext
 from sfumato_lab.reproduce.tracing import DELTA
 from sfumato_lab.tracing import UNIT, Campaign, Release, run

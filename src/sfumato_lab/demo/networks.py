@@ -15,7 +15,7 @@ from sfumato.accounting import attacker_true_positive_rate
 from sfumato.datasets.dataset import EXCERPT
 from sfumato.errors import InvalidInput
 from sfumato.fitting import FitConfig, fit
-from sfumato.results import (
+from sfumato.runs import (
     Comparison,
     Epoch,
     EpochReport,

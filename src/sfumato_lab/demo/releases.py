@@ -18,7 +18,7 @@ from sfumato.learn.classifier import Classifier, learner
 from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.results import Ballot, Reports, Sweep, SweepRun, Votes, read_history
+from sfumato.runs import Ballot, Reports, Sweep, SweepRun, Votes, read_history
 from sfumato.storage import RunFolder
 from sfumato_lab.demo.context import Progress, StageContext
 from sfumato_lab.demo.networks import finished_run, sweep_run

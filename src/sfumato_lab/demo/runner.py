@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from sfumato import interruption
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
-from sfumato.results import Failure, read_run, write_run
+from sfumato.runs import Failure, read_run, write_run
 from sfumato.storage import RunFolder, read_json
 from sfumato_lab.demo.context import Shelf, StageContext
 from sfumato_lab.demo.size import Size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sfumato.results import Result
+from sfumato.runs import Result
 from sfumato_lab.demo.attacks import audit, differencing, membership_attack
 from sfumato_lab.demo.balance import balance
 from sfumato_lab.demo.context import StageContext

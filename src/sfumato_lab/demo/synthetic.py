@@ -7,7 +7,7 @@ import numpy as np
 from sfumato.datasets import Dataset
 from sfumato.learn import features
 from sfumato.randomness import SecretStream
-from sfumato.results import SyntheticDigits
+from sfumato.runs import SyntheticDigits
 from sfumato.storage import CERTIFICATE
 from sfumato_lab.demo.context import StageContext
 from sfumato_lab.demo.pictures import save_grey, tiles

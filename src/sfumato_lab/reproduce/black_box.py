@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from sfumato import datasets
 from sfumato.audit import Errors, Verdict, balanced_mu_bound, gdp_epsilon
 from sfumato.randomness import SecretStream
-from sfumato.results import write_run
+from sfumato.runs import write_run
 from sfumato.storage import RunFolder, write_figure
 from sfumato.training import TrainingPlan
 from sfumato_lab.reproduce import ensemble

@@ -17,7 +17,7 @@ from sfumato import _validate, datasets, models
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import EXCERPT
 from sfumato.fitting import FitConfig
-from sfumato.results import Reproduction, write_run
+from sfumato.runs import Reproduction, write_run
 from sfumato.storage import RunFolder, write_figure
 from sfumato.training import Optimization, TrainingPlan
 from sfumato_lab.reproduce.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched

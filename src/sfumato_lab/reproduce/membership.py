@@ -31,7 +31,7 @@ from sfumato.audit.membership import lira_scores, loss_scores, margins, shadow_c
 from sfumato.audit.roc import operating_point
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.randomness import SecretStream
-from sfumato.results import Reproduction, write_run
+from sfumato.runs import Reproduction, write_run
 from sfumato.storage import RunFolder, write_figure
 from sfumato.training import TrainingPlan
 from sfumato_lab.reproduce import black_box, ensemble

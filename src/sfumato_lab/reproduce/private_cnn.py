@@ -23,7 +23,7 @@ from sfumato import _validate, datasets, models, randomness
 from sfumato.accounting import Relation
 from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, evaluate
-from sfumato.results import Reproduction, write_run
+from sfumato.runs import Reproduction, write_run
 from sfumato.storage import RunFolder, write_figure
 from sfumato.training import Optimization, TrainingPlan, moved_by_a_pixel, train
 from sfumato_lab.drawings.writers import WRITERS

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting, datasets, models, results
+from sfumato import _validate, accounting, datasets, models
+from sfumato import runs as results
 from sfumato.accounting import DpEvent, GaussianEvent, Relation
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import Inputs

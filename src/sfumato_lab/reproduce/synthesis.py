@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sfumato import _validate, datasets, results
+from sfumato import _validate, datasets
+from sfumato import runs as results
 from sfumato.array_files import read_archive
 from sfumato.datasets import Dataset
 from sfumato.learn.kept_fit import kept_fit

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from sfumato import _validate, results
+from sfumato import _validate
+from sfumato import runs as results
 from sfumato.errors import MissingExtra
 from sfumato.learn.marginals import engine_marginals
 from sfumato.policy import Policy, policy_from_dict

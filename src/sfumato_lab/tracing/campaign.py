@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Sampler, public_generator
-from sfumato.results import EpidemicCurve
+from sfumato.runs import EpidemicCurve
 from sfumato_lab.tracing.disease import Disease, Floats, TestKit
 from sfumato_lab.tracing.population import Population
 from sfumato_lab.tracing.release import Release

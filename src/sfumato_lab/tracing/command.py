@@ -140,7 +140,7 @@ def _answer(plan: Campaign, outcome: Outcome, delta: float) -> dict[str, Any]:
 def _write(
     folder: RunFolder, plan: Campaign, outcome: Outcome, *, people: int, epsilon: float | None, delta: float
 ) -> None:
-    from sfumato.results import Tracing, write_run
+    from sfumato.runs import Tracing, write_run
     from sfumato_lab.tracing import UNIT
 
     curve = outcome.curve(plan.release, plan.disease, epsilon=epsilon, delta=delta)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sfumato.errors import BudgetExceeded, DataUnavailable
-from sfumato.results import Reports, read_run
+from sfumato.runs import Reports, read_run
 from sfumato_lab import demo as story
 from sfumato_lab.demo.context import Shelf
 

@@ -17,7 +17,7 @@ from sfumato.learn import DIGITS, Classifier
 from sfumato.learn.features import SCENES
 from sfumato.learn.statistic import StatisticPlan
 from sfumato.ledger import Certificate, Ledger, Unrecorded
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.randomness import SecretStream
 from sfumato.released import MODEL, model_bytes, read_model
 from sfumato_lab.drawings import shapes, strokes

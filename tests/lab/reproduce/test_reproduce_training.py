@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.results import read_run
+from sfumato.runs import read_run
 from sfumato_lab.reproduce import epsilon_sweep
 
 

@@ -10,7 +10,7 @@ import pytest
 from sfumato import datasets
 from sfumato.datasets import Dataset
 from sfumato.learn import DIGITS, features
-from sfumato.results import read_run
+from sfumato.runs import read_run
 from sfumato_lab.drawings import strokes
 from sfumato_lab.images import StyleSettings
 from sfumato_lab.reproduce import synthesis

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sfumato.errors import InvalidInput
-from sfumato.results import read_run
+from sfumato.runs import read_run
 from sfumato_lab.reproduce import synthetic_tables as recipe
 from sfumato_lab.reproduce.synthetic_tables import Split
 

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from sfumato.errors import LittleProtection
-from sfumato.results import read_run
+from sfumato.runs import read_run
 from sfumato_lab.tracing import METHODS, command
 
 

@@ -13,7 +13,7 @@ from sfumato.holders import averaging, tasks
 from sfumato.holders.sums import new_keys, public_keys
 from sfumato.holders.vote_study import vote_study
 from sfumato.learn import Recipe
-from sfumato.results import SeveralHolders, read_run
+from sfumato.runs import SeveralHolders, read_run
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ from sfumato.learn import (
 from sfumato.learn import plain as plain_recipe
 from sfumato.ledger import Certificate, Ledger
 from sfumato.models import ScatteringCodes
-from sfumato.results import read_run
+from sfumato.runs import read_run
 from sfumato_lab.drawings import strokes
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from sfumato.audit.replay import RecordingSampler
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset
 from sfumato.errors import UnsupportedModel
-from sfumato.ledger.certificate import UNRECORDED
 from sfumato.randomness import OWN_NOISE, SecretStream
 from sfumato.training import (
     HeldOut,
@@ -67,7 +67,7 @@ def test_columns_need_no_caveat(rows):
     for batch in trainer.batches(rows):
         trainer.step(batch, cross_entropy)
     said = set(trainer.certificate(delta=1e-5).caveats)
-    assert said == {UNRECORDED, "the float64 normal sampler is taken as ideal"}
+    assert said == {Code.UNRECORDED(), "the float64 normal sampler is taken as ideal"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sfumato.accounting import Budget, GaussianEvent, Relation, epsilon
 from sfumato.cli.plans import check_plan
 from sfumato.ledger import Ledger
-from sfumato.ledger.charge import part_of
+from sfumato.ledger.rule import part_of
 from sfumato.mechanisms import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.factorisation import sensitivity
 from sfumato.randomness import SecretStream

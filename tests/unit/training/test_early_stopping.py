@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from torch import nn
 
-from sfumato import results
+from sfumato import runs as results
 from sfumato.accounting import Budget, Relation, compose, epsilon, pure, repeat
 from sfumato.datasets import Dataset
 from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
 from sfumato.fitting import evaluate
 from sfumato.ledger import Ledger
-from sfumato.ledger.charge import same_releases
+from sfumato.ledger.rule import same_releases
 from sfumato.randomness import SecretStream
-from sfumato.results import EpochReport, read_history, read_run
+from sfumato.runs import EpochReport, read_history, read_run
 from sfumato.storage import RunFolder
 from sfumato.training import EarlyStopping, Optimization, TrainingPlan, keep_out, train
 from sfumato.training.hold_out import price

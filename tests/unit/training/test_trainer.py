@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget, NoEvent, Relation
+from sfumato.caveats import Code
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, RelationMismatch, UnsupportedModel
 from sfumato.ledger import Ledger
-from sfumato.ledger.certificate import UNRECORDED
 from sfumato.randomness import SecretStream
 from sfumato.training import (
     AdaptiveClipping,
@@ -447,7 +447,7 @@ def test_a_certificate_before_the_end_says_that_its_plan_is_reserved(ledger):
     early = trainer.certificate(delta=1e-5)
     assert early.head is None
     assert any("reserved as entry 1 of a ledger, and not settled" in caveat for caveat in early.caveats)
-    assert UNRECORDED not in early.caveats
+    assert Code.UNRECORDED() not in early.caveats
     early.verify()
     trainer.finish()
     final = trainer.certificate(delta=1e-5)
@@ -456,7 +456,7 @@ def test_a_certificate_before_the_end_says_that_its_plan_is_reserved(ledger):
 
 
 def test_a_certificate_without_a_ledger_says_that_none_counts_it():
-    assert UNRECORDED in run(make_trainer(), rows()).certificate(delta=1e-5).caveats
+    assert Code.UNRECORDED() in run(make_trainer(), rows()).certificate(delta=1e-5).caveats
 
 
 @pytest.mark.parametrize(("sampling", "steps"), [*[("poisson", n) for n in range(5)], ("shuffle", 2)])

@@ -15,6 +15,7 @@ import numpy as np
 from sfumato import _validate
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as epsilon_of
+from sfumato.caveats import Code
 from sfumato.datasets.chosen import AS_THEY_ARE, Chosen
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
@@ -31,10 +32,9 @@ from sfumato.learn.table.plan import MODELS, RELATION, TablePlan
 from sfumato.learn.table.reading import Source, public_rows, within_bound
 from sfumato.learn.table.target import Target
 from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
-from sfumato.ledger.certificate import UNRECORDED
 from sfumato.policy import Policy, left_out_on_purpose
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
-from sfumato.results import Training, write_run
+from sfumato.runs import Training, write_run
 from sfumato.storage import RunFolder
 from sfumato.training import LossFunction, NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
 from sfumato.training.hold_out import size_without
@@ -273,7 +273,7 @@ class TableTraining:
         )
         found = result.certificate
         if ledger is not None and charge is not None:
-            caveats = [caveat for caveat in found.caveats if caveat != UNRECORDED]
+            caveats = [caveat for caveat in found.caveats if caveat.code is not Code.UNRECORDED]
             found = ledger.certificate(charge, plan=self.plan.to_json(), eta=found.eta, caveats=caveats)
         return self.released(network), found, held
 
