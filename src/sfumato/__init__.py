@@ -69,7 +69,6 @@ _PACKAGES = (
     "query",
     "learn",
     "runs",
-    "tracing",
     "training",
 )
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,16 @@ from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.learn import features
 from sfumato.learn.features import Recipe
-from sfumato.learn.images import ARCHITECTURE as SYNTHETIC_IMAGES
-from sfumato.learn.images import ImageSampler, sampler_from
-from sfumato.learn.table.model import TableModel, is_table_model, read_table_model
+from sfumato.learn.table.model import is_table_model, read_table_model
 from sfumato.ledger import Certificate
 from sfumato.models import PRIORS, JoinedPriors, PriorNet
 from sfumato.models.prior import shipped_note
+from sfumato.plugins import part
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
 from sfumato.storage import CERTIFICATE, RunFolder
 
 Tensors = Mapping[str, Tensor]
+SYNTHETIC_IMAGES = "synthetic images"
 _MOST_NETS = 16  # that a student stands on
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_PIXELS = 2**20  # of an image for a network of ours, all channels together
@@ -35,9 +35,7 @@ Built = TypeVar("Built")
 Rebuild = Callable[[ModelCard, Tensors], Scores]
 
 
-def load(
-    folder: str | os.PathLike[str], *, model: nn.Module | None = None
-) -> Predictor | TableModel | ImageSampler:
+def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> Any:
     """The model that `train`, `tune`, `pate` or `local learn` left in `folder`, with its certificate.
 
     A module of your own cannot be built from a file: give one of the same layers as `model`.
@@ -67,7 +65,7 @@ def load(
     card, tensors = read_model(place.half / MODEL)
     if card.architecture == SYNTHETIC_IMAGES:
         _check_priors(card)
-        return replace(_rebuilt(card, tensors, sampler_from), certificate=place.certificate())
+        return replace(_rebuilt(card, tensors, part("images").sampler_from), certificate=place.certificate())
     if model is not None:
         scores = module_scores(_filled(copy.deepcopy(model), tensors))
     elif card.architecture in ARCHITECTURES:

@@ -122,7 +122,7 @@ def vote(
     from dataclasses import replace
 
     from sfumato import datasets
-    from sfumato.datasets.writers import prior_for
+    from sfumato.datasets.drawings import prior_for
     from sfumato.holders import Parties, VoteTerms, simulate_votes
     from sfumato.holders.rehearsals import affordable_queries
     from sfumato.pate import Adaptation, PateSettings, VotePlan

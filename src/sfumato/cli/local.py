@@ -78,7 +78,7 @@ def release(
 
     Example: sfumato local release mnist --epsilon 8 --out out/noised.npz
     """
-    from sfumato.datasets.writers import prior_for
+    from sfumato.datasets.drawings import prior_for
 
     check(context, RULES)
     started = time.perf_counter()

@@ -34,7 +34,6 @@ from sfumato.query.table import RELATION
 
 if TYPE_CHECKING:
     from sfumato import datasets
-    from sfumato.learn.images import ImageRequest
     from sfumato.pate import PateSettings
 
 OF_TABLES, OF_IMAGES = ("train", "synthesize", "report"), ("pate", "images", "report")
@@ -113,7 +112,7 @@ def plan_of(job: Job, policy: Policy) -> tuple[float, float, DpEvent]:
 
 def pate_settings(policy: Policy, *, teachers: int, epsilon: float) -> PateSettings:
     """Return the settings of a vote, all of which are fixed before a private image is read."""
-    from sfumato.datasets.writers import prior_for
+    from sfumato.datasets.drawings import prior_for
     from sfumato.pate import Adaptation, PateSettings, TeacherConfig, VotePlan, queries_for
 
     public, delta, most = _public(policy.source), policy.budget.delta, _size(policy) // 2
@@ -131,12 +130,12 @@ def pate_settings(policy: Policy, *, teachers: int, epsilon: float) -> PateSetti
     return PateSettings(plan=plan, teacher=TeacherConfig.of("head"), adaptation=adaptation)
 
 
-def image_request(policy: Policy, *, images: int, epsilon: float) -> ImageRequest:
+def image_request(policy: Policy, *, images: int, epsilon: float) -> Any:
     """Return the plan of drawn images, from the shape, the classes and the declared size."""
     import numpy as np
 
     from sfumato.datasets import Dataset
-    from sfumato.learn.images import ImageRequest
+    from sfumato.plugins import part
 
     public = _public(policy.source)
     declared = Dataset(
@@ -147,7 +146,7 @@ def image_request(policy: Policy, *, images: int, epsilon: float) -> ImageReques
         classes=public.classes or 2,
         public_size=_size(policy),
     )
-    return ImageRequest.of(declared, images=images, epsilon=epsilon, delta=policy.budget.delta)
+    return part("images").ImageRequest.of(declared, images=images, epsilon=epsilon, delta=policy.budget.delta)
 
 
 @lru_cache(maxsize=len(SOURCES))

@@ -228,7 +228,7 @@ def _pate(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 
 def _images(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
     """Draw images, and measure them against the public ones."""
-    from sfumato.learn.images import release_images
+    from sfumato.plugins import part
     from sfumato.randomness import SecretStream
 
     policy, ledger = _opened(settings, database, job)
@@ -236,7 +236,9 @@ def _images(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
     (rows, test), place = _images_of(policy), Path("images/drawn.npz")
     make_folder(place.parent)
     with ledger:
-        made = release_images(request, rows, ledger=ledger, out=place, sampler=SecretStream(), test=test)
+        made = part("images").release_images(
+            request, rows, ledger=ledger, out=place, sampler=SecretStream(), test=test
+        )
     facts = {"epsilon": made.epsilon, "delta": request.delta, "images": request.images}
     return {"facts": facts, "files": _files(place.parent)}
 

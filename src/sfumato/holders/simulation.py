@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from sfumato.datasets import Dataset, public_name, strokes
+from sfumato.datasets import Dataset, draw, public_name
 from sfumato.errors import Refused
 from sfumato.holders.masks import Words
 from sfumato.holders.node import Node
@@ -298,7 +298,7 @@ class _Watched(CoordinatorRound):
 
 def _sums_of_drawings(holders: int) -> Floats:
     """Return (holders, pixels): drawings of one digit, each of length 1, dealt out and added up."""
-    drawn, labels = strokes.draw(_DRAWN, seed=5)
+    drawn, labels = draw("strokes", _DRAWN, seed=5)
     rows = drawn[labels == _DIGIT].reshape(-1, _SIDE**2).astype(np.float64)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True) * (1 + 1e-12)
     return np.stack([rows[place::holders].sum(axis=0) for place in range(holders)])

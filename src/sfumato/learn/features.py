@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Budget
-from sfumato.datasets import Dataset, landscapes, leaves, shapes, strokes
+from sfumato.datasets import Dataset, draw
 from sfumato.datasets.images import to_shape
 from sfumato.errors import InvalidInput
 from sfumato.learn.kept_fit import kept_fit
@@ -44,7 +44,8 @@ from sfumato.training import Optimization, TrainingPlan
 
 SIDE = 28  # pixels the extractors look at
 SHAPE = (1, SIDE, SIDE)
-COLOUR = (3, leaves.SIDE, leaves.SIDE)
+COLOUR_SIDE = 32
+COLOUR = (3, COLOUR_SIDE, COLOUR_SIDE)
 ARCHITECTURE = "public features"
 _DRAWINGS_SEED = 7
 _FULL_SIZE, _WEAK = 60_000, 0.5
@@ -113,7 +114,7 @@ class Recipe:
         if self.directions is not None:
             _validate.integer("directions", self.directions, least=1)
         if self.drawings is not None:
-            _validate.one_of("drawings", self.drawings, _DRAW)
+            _validate.one_of("drawings", self.drawings, _DRAWN)
         _validate.integer("steps", self.steps, least=1)
         _validate.integer("products", self.products, least=0)
         if (self.products > 0) != (self.statistic == LEADING):
@@ -199,11 +200,7 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
     "opponent-scattering": lambda: _opponent("roots"),
     "relative-scattering": lambda: _opponent("relative"),
 }
-_DRAW: Mapping[str, Callable[..., Any]] = {
-    "strokes": lambda count, seed: strokes.draw(count, seed=seed)[0],
-    "shapes": lambda count, seed: shapes.draw(count, seed=seed)[0],
-    "landscapes": landscapes.draw,
-}
+_DRAWN = ("strokes", "shapes", "landscapes")
 
 
 def _leading(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -213,7 +210,7 @@ def _leading(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _opponent(kind: str) -> Whitened:
-    return Whitened(OpponentScattering(side=leaves.SIDE, kind=kind), shape=COLOUR, directions=1000)
+    return Whitened(OpponentScattering(side=COLOUR_SIDE, kind=kind), shape=COLOUR, directions=1000)
 
 
 class _NormalisedScattering(nn.Module):
@@ -345,8 +342,8 @@ def _fit_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
 
 def _drawings(recipe: Recipe) -> Tensor:
     assert recipe.drawings is not None
-    drawn = torch.from_numpy(_DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED))
-    return (drawn if drawn.ndim == 4 else drawn.unsqueeze(1)) / 255
+    drawn = torch.from_numpy(draw(recipe.drawings, recipe.drawn, seed=_DRAWINGS_SEED)[0])
+    return drawn if drawn.ndim == 4 else drawn.unsqueeze(1)
 
 
 def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:

@@ -20,14 +20,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from sfumato import plugins
 from sfumato.datasets import cache as caches
 from sfumato.errors import DataUnavailable
 
 Fit = Mapping[str, Tensor]
-_SOURCES = (  # packages and modules
-    *("datasets", "models", "randomness.py"),
-    *("learn/features.py", "learn/prior.py", "learn/images/styles.py"),
-)
+_SOURCES = ("datasets", "models", "randomness.py", "learn/features.py")  # packages and modules
 
 
 def kept_fit(settings: str, make: Callable[[], Fit], *, fits: Callable[[Fit], bool] = lambda kept: True) -> Fit:
@@ -58,8 +56,9 @@ def kept_fit(settings: str, make: Callable[[], Fit], *, fits: Callable[[Fit], bo
 def _source() -> str:
     """Return the digest of the code and weights that drawings and features come from."""
     digest = hashlib.sha256()
-    for source in _SOURCES:
-        for place in _files(resources.files("sfumato").joinpath(source)):
+    ours = resources.files("sfumato")
+    for source in (*map(ours.joinpath, _SOURCES), resources.files(plugins.part("drawings").__name__)):
+        for place in _files(source):
             digest.update(hashlib.sha256(place.read_bytes()).digest())
     return digest.hexdigest()
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sfumato import _validate
 from sfumato.accounting import Budget, DpEvent, Relation, epsilon, warn_of_little_protection
 from sfumato.datasets import public_name
-from sfumato.datasets.writers import NETS
+from sfumato.datasets.drawings import NETS
 from sfumato.display import visible
 from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate, Ledger

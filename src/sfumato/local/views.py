@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
-from sfumato.datasets.writers import NETS, TOGETHER, draw_for
+from sfumato.datasets import draw
+from sfumato.datasets.drawings import NETS, TOGETHER
 from sfumato.errors import InvalidInput
 from sfumato.local.estimates import ClassMoments
 
@@ -133,23 +134,13 @@ def check_images(images: npt.NDArray[np.float32]) -> Floats32:
 
 def _prior_view(kind: str, dimension: int) -> View:
     """Directions along which drawings of different classes differ most, against the spread within classes."""
-    images, labels = _drawings(kind)
+    images, labels = draw(kind, _DRAWINGS, seed=_PUBLIC_SEED)
     seen = features(kind, images)
     centre = seen.mean(axis=0)
     matrix = _discriminating(seen - centre, labels, dimension)
     bare = View(kind=kind, centre=centre, matrix=matrix)
     public = ClassMoments.of(bare.directions_of(seen), labels, int(labels.max()) + 1)
     return View(kind=kind, centre=centre, matrix=matrix, public=public)
-
-
-def _drawings(kind: str) -> tuple[Floats32, npt.NDArray[np.int64]]:
-    """As each net of the prior learned from them: writers who differ more show how far people may spread."""
-    if kind != "shapes":
-        return draw_for(kind, _DRAWINGS, seed=_PUBLIC_SEED)
-    from sfumato.datasets import shapes
-
-    images, labels = shapes.draw(_DRAWINGS, seed=_PUBLIC_SEED)
-    return images.astype(np.float32) / 255.0, labels
 
 
 def _discriminating(centred: Floats32, labels: npt.NDArray[np.int64], dimension: int) -> Floats32:

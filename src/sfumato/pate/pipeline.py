@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sfumato import _validate
 from sfumato.datasets import Dataset, public_name
-from sfumato.datasets.writers import NETS
+from sfumato.datasets.drawings import NETS
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import JoinedPriors, prior_note

@@ -12,7 +12,6 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sfumato import _validate, models, randomness
-from sfumato.datasets import shapes, strokes
-from sfumato.datasets.writers import NETS, TOGETHER
+from sfumato.datasets import draw
+from sfumato.datasets.drawings import NETS, TOGETHER
 from sfumato.models import JoinedPriors, PriorNet
 from sfumato.pate.votes import MISSING, Integers
 
-_DRAW: Mapping[str, Callable[..., tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]] = {
-    "strokes": strokes.draw,
-    "strokes-wide": strokes.draw,
-    "strokes-wild": strokes.draw,
-    "strokes-rare": partial(strokes.draw, rarer=True),
-    "shapes": shapes.draw,
+_DRAWN: Mapping[str, str] = {
+    **dict.fromkeys(("strokes", "strokes-wide", "strokes-wild"), "strokes"),
+    "strokes-rare": "strokes-rarer",
+    "shapes": "shapes",
 }
 _CHUNK = 1000  # images through the net at a time
 
@@ -41,7 +38,7 @@ class Adaptation:
     """How the prior is adapted; the values were chosen on rows of MNIST's training set declared public.
 
     Args:
-        prior: The prior to start from, a name of `sfumato.datasets.writers.NETS`: one net, or several together.
+        prior: The first prior, a name of `sfumato.datasets.drawings.NETS`: one net, or several together.
         steps: How many steps of self-training; 0 keeps the prior as it ships.
         drawings: How many drawings are seen again, so that their classes are not forgotten.
         drawn_batch: Drawings in a step.
@@ -168,11 +165,11 @@ class _Learner:
 
     @classmethod
     def of(cls, net: PriorNet, name: str, how: Adaptation) -> _Learner:
-        levels, digits = _DRAW[name](how.drawings, seed=how.seed)
+        drawn, digits = draw(_DRAWN[name], how.drawings, seed=how.seed)
         return cls(
             average=copy.deepcopy(net).requires_grad_(False),
             net=net.train(),
-            drawn=torch.from_numpy(levels)[:, None].float() / 255,
+            drawn=torch.from_numpy(drawn)[:, None],
             labels=torch.from_numpy(digits),
             optimizer=torch.optim.AdamW(net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay),
         )

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from sfumato.accounting import Budget, Relation
-from sfumato.datasets import Dataset, strokes
+from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.learn import (
@@ -31,6 +31,7 @@ from sfumato.learn import (
 from sfumato.learn import plain as plain_recipe
 from sfumato.ledger import Certificate, Ledger
 from sfumato.runs import read_run
+from sfumato_lab.drawings import strokes
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
 

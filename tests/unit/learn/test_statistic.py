@@ -16,11 +16,12 @@ import sfumato
 from sfumato import Budget, Ledger
 from sfumato.accounting import GaussianEvent, epsilon
 from sfumato.cli.plans import check_plan
-from sfumato.datasets import Dataset, strokes
+from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.learn import CLOTHES, SCENES, Canaries, Classifier, HoldOut, features
 from sfumato.learn.statistic import KINDS, StatisticPlan
 from sfumato.randomness import SecretStream
+from sfumato_lab.drawings import strokes
 
 WIDTH = 12
 MORE = {"leading": {"places": ((0, 4), (6, 9)), "directions": 3}}

@@ -6,7 +6,7 @@ import pytest
 
 from sfumato.accounting import Budget
 from sfumato.audit.replay import ReplayOutcome
-from sfumato.datasets import load, strokes
+from sfumato.datasets import load
 from sfumato.errors import BudgetExceeded, DataUnavailable, InvalidInput, LittleProtection
 from sfumato.ledger import Certificate, Ledger
 from sfumato.local import (
@@ -34,6 +34,7 @@ from sfumato.local import (
 )
 from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
+from sfumato_lab.drawings import strokes
 
 
 @pytest.fixture(scope="module")
