@@ -29,7 +29,7 @@ def refusal(name: str, value: object, expected: str, remedy: str = "") -> Invali
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: on one line, and not longer than that."""
+    """Return a value as an error shows it: on one line, and not longer than that."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits; lists inside lists
@@ -38,7 +38,7 @@ def shown(value: object) -> str:
 
 
 def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    """A finite float (booleans and text are refused)."""
+    """Return a finite float (booleans and text are refused)."""
     if isinstance(value, bool | str | bytes):
         raise refusal(name, value, "to be a finite number", remedy)
     try:
@@ -65,7 +65,7 @@ def non_negative(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
 
 
 def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    """A number in (0, 1]: a rate at which something happens."""
+    """Return a number in (0, 1]: a rate at which something happens."""
     number = real(name, value, remedy=remedy)
     if not 0 < number <= 1:
         raise refusal(name, value, "in (0, 1]", remedy)
@@ -73,7 +73,7 @@ def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
 
 
 def delta(name: str, value: SupportsFloat) -> float:
-    """A δ in [0, 1)."""
+    """Return a δ in [0, 1)."""
     number = real(name, value)
     if not 0 <= number < 1:
         raise refusal(name, value, "in [0, 1)", "δ is a small probability, well below 1 / number of people")
@@ -81,7 +81,7 @@ def delta(name: str, value: SupportsFloat) -> float:
 
 
 def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = "") -> int:
-    """A whole number that is at least `least` (floats and booleans are refused)."""
+    """Return a whole number that is at least `least` (floats and booleans are refused)."""
     if isinstance(value, bool):
         raise refusal(name, value, f"to be a whole number >= {least}", remedy)
     try:
@@ -94,14 +94,14 @@ def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = ""
 
 
 def text(name: str, value: object, *, remedy: str = "it is shown in statements") -> str:
-    """A few words in which every character is seen: the one check of texts, when written and when read."""
+    """Return a few words in which every character is seen: the check of texts, when written and when read."""
     if not isinstance(value, str) or not value.strip() or visible(value) != value:
         raise refusal(name, value, "to be a few printable words", remedy)
     return value
 
 
 def sentences(name: str, value: Iterable[object]) -> tuple[str, ...]:
-    r"""Sentences that name what others have named: what cannot be seen in one is an escape.
+    r"""Return sentences that may hold names from files: hidden characters become escapes.
 
     >>> sentences("caveats", ["left out: free\ntext"])
     ('left out: free\\x0atext',)
