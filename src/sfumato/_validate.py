@@ -118,3 +118,10 @@ def one_of(name: str, value: T, allowed: Collection[Any], *, remedy: str = "") -
         told = [repr(one) for one in names] if any("," in one for one in names) else names
         raise refusal(name, value, "to be one of " + ", ".join(told), remedy)
     return value
+
+
+def instance(name: str, value: object, kind: type, *, remedy: str) -> None:
+    """Refuse a value of another type than `kind`; None is accepted."""
+    if value is not None and not isinstance(value, kind):
+        got = f"{type(value).__name__} {value!r}" if isinstance(value, str) else type(value).__name__
+        raise InvalidInput(f"expected {name} to be of the class {kind.__name__}, got {got}; {remedy}")

@@ -1,7 +1,7 @@
 """The ordinary, non-private training loop, and evaluation.
 
-Nothing here protects anyone: what comes out of fitting or evaluating on private rows, the history included,
-is as private as the rows.
+Nothing here protects anyone: a model fitted to private rows, its history and its figures are as private as the
+rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What one pass over the rows did."""
+    """The figures of one pass over the rows."""
 
     number: int  # from 1
     loss: float  # mean over the rows as they were met, while the model changed
@@ -73,7 +73,7 @@ def fit(
     on_epoch: Callable[[Epoch], None] | None = None,
     progress: bool = True,
 ) -> tuple[Epoch, ...]:
-    """Fits the model in place, with cross-entropy, and returns what each epoch did.
+    """Fits the model in place, with cross-entropy, and returns each epoch's figures.
 
     The weights are laid out channels-last, in which convolutions and pools are fastest on a CPU. `progress`
     shows a bar with the time left on standard error, if that is a terminal.

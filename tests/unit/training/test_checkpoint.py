@@ -10,8 +10,8 @@ import pytest
 import safetensors.torch
 import torch
 from torch import nn
-from torch.nn import functional as F
 
+import small_runs
 from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
@@ -23,34 +23,19 @@ from sfumato.training import (
     Optimization,
     PrivateTrainer,
     TrainingPlan,
+    cross_entropy,
     resume,
     run,
     save_checkpoint,
     train,
 )
+from small_runs import rows, take
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0, average_decay=0.5)
 
 
-def loss_fn(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def rows():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(20, 5, generator=generator), torch.randint(0, 3, (20,), generator=generator)
-
-
 def make_trainer(ledger=None, plan=PLAN):
-    model = nn.Linear(5, 3)
-    return PrivateTrainer(model, torch.optim.Adam(model.parameters(), lr=0.1), plan, ledger=ledger)
-
-
-def take(trainer, steps):
-    for batch in trainer.batches(rows()):
-        trainer.step(batch, loss_fn)
-        if trainer.steps_done == steps:
-            break
+    return small_runs.make_trainer(plan, optimizer=torch.optim.Adam, ledger=ledger)
 
 
 @pytest.fixture
@@ -100,7 +85,7 @@ def test_an_older_copy_is_refused(tmp_path, ledger):
     take(trainer, 2)
     save_checkpoint(trainer, tmp_path / "old.safetensors")
     batches = trainer.batches(rows())
-    trainer.step(next(batches), loss_fn)
+    trainer.step(next(batches), cross_entropy)
     save_checkpoint(trainer, tmp_path / "new.safetensors")
     with pytest.raises(Refused, match="release them twice"):
         resume(make_trainer(ledger), tmp_path / "old.safetensors")
@@ -398,7 +383,7 @@ def test_the_learning_rate_goes_on_where_the_scheduler_was(tmp_path):
     first = make_trainer()
     schedule = torch.optim.lr_scheduler.StepLR(first.optimizer, step_size=1, gamma=0.5)
     for batch in first.batches(rows()):
-        first.step(batch, loss_fn)
+        first.step(batch, cross_entropy)
         schedule.step()
         if first.steps_done == 3:
             break
