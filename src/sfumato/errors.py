@@ -132,3 +132,30 @@ class MissingExtra(SfumatoError, ImportError):
         super().__init__(f"{package} is not installed; install it with: pip install 'sfumato[{extra}]'")
         self.package = package
         self.extra = extra
+
+
+_EXTRAS = {
+    "covasim": "lab",
+    "fastapi": "desk",
+    "matplotlib": "train",
+    "mbi": "synthesis",
+    "PIL": "train",
+    "psycopg": "postgres",
+    "pyspark": "spark",
+    "safetensors": "train",
+    "sfumato_lab": "lab",
+    "sklearn": "train",
+    "sqlalchemy": "desk",
+    "torch": "train",
+    "uvicorn": "desk",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
+    """Return the error that names the extra with the module; None for a module of no extra.
+
+    >>> str(missing_extra(ModuleNotFoundError("No module named 'torch'", name="torch.nn")))
+    "torch is not installed; install it with: pip install 'sfumato[train]'"
+    """
+    package = (error.name or "").partition(".")[0]
+    return MissingExtra(package=package, extra=_EXTRAS[package]) if package in _EXTRAS else None

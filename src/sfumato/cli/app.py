@@ -49,6 +49,7 @@ from sfumato.errors import (
     SfumatoError,
     TooMuchNoise,
     UnitMismatch,
+    missing_extra,
 )
 from sfumato.reproduce import commands as reproduce
 
@@ -117,6 +118,11 @@ def main() -> None:
         if stop.code == INTERRUPTED:
             _stop(interruption.in_words(), INTERRUPTED)
         raise
+    except ModuleNotFoundError as error:
+        extra = missing_extra(error)
+        if extra is None:
+            raise
+        _stop(str(extra), FAILED)
     except BrokenPipeError:
         sys.exit(DONE)
     except OSError as error:

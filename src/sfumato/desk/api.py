@@ -139,7 +139,13 @@ Chosen = Annotated[Dataset, Depends(_dataset)]
 _BODY = {"requestBody": {"required": True, "content": _content(Asked)}}
 
 
-@router.post("/tables/{name}/query", responses=_responses(Answered), openapi_extra=_BODY, tags=["ask"])
+@router.post(
+    "/tables/{name}/query",
+    responses=_responses(Answered),
+    openapi_extra=_BODY,
+    tags=["ask"],
+    response_model=None,
+)
 @allow(Role.ANALYST)
 async def query(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any]:
     """Answer a question in SQL from the token's allocation. The answer leaves at its tick."""
@@ -147,7 +153,13 @@ async def query(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any
     return answer.to_json()
 
 
-@router.post("/tables/{name}/expect", responses=_responses(Expectation), openapi_extra=_BODY, tags=["ask"])
+@router.post(
+    "/tables/{name}/expect",
+    responses=_responses(Expectation),
+    openapi_extra=_BODY,
+    tags=["ask"],
+    response_model=None,
+)
 @allow(Role.ANALYST)
 async def expect(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any]:
     """Tell how wrong an answer would be. Nothing is spent."""
@@ -177,7 +189,9 @@ def tables(request: Request) -> list[str]:
     return [name for one in desk.tables() for name in one.policy.private_names]
 
 
-@router.get("/allocations", responses=_responses(Allocation, several=True), tags=["budget"])
+@router.get(
+    "/allocations", responses=_responses(Allocation, several=True), tags=["budget"], response_model=None
+)
 @allow(Role.ANALYST)
 def allocations(request: Request) -> list[dict[str, Any]]:
     """List the allocations that the token may spend."""

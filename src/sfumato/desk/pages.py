@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from fastapi import APIRouter, Depends, Query, Request
@@ -40,6 +40,7 @@ from sfumato.ledger.signing import environment_key
 from sfumato.ledger.statement import OF_A_SHARE, balances
 from sfumato.query import Answer, QueryRefused
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 router = APIRouter(include_in_schema=False)
 FOLDER = Path(__file__).parent
 OFFICER, ANALYST, READER = Role.OFFICER, Role.ANALYST, Role.READER
@@ -73,6 +74,22 @@ ENDINGS = {
 
 
 # Shared parts of pages
+
+
+def get(path: str, *roles: Role | None) -> Callable[[_F], _F]:
+    """Serve a page to these roles; None is every visitor."""
+    return lambda view: router.get(path)(_allowed(roles)(view))
+
+
+def post(
+    path: str, *roles: Role | None, act: str | None = None, alone: str | None = None
+) -> Callable[[_F], _F]:
+    """Take a form from these roles, as `allow` says."""
+    return lambda view: router.post(path)(_allowed(roles, act=act, alone=alone)(view))
+
+
+def _allowed(roles: tuple[Role | None, ...], **terms: Any) -> Callable[[_F], _F]:
+    return everybody() if None in roles else allow(*(role for role in roles if role), **terms)
 
 
 async def _fields(request: Request) -> dict[str, str]:
@@ -200,8 +217,7 @@ def _chosen_dataset(desk: Desk, account: Account, grant: int | None) -> Dataset:
     return desk.dataset(mine[grant])
 
 
-@router.get("/static/{name}")
-@everybody()
+@get("/static/{name}", None)
 def static(name: str) -> Response:
     """Send the style sheet or the script, each by its name: no path leads elsewhere."""
     kinds = {"desk.css": "text/css", "desk.js": "text/javascript"}
@@ -213,15 +229,13 @@ def static(name: str) -> Response:
 # Signing in and out, and the own account
 
 
-@router.get("/")
-@everybody()
+@get("/", None)
 def home(request: Request) -> Response:
     account: Account | None = request.state.account
     return _go("/public" if account is None else HOME[account.role])
 
 
-@router.get("/sign-in")
-@everybody()
+@get("/sign-in", None)
 def sign_in_page(request: Request) -> HTMLResponse:
     return _sign_in_page(request)
 
@@ -245,8 +259,7 @@ def _check_stranger(request: Request) -> None:
         raise Stopped(429, "too many people try to sign in from here; wait a minute", seconds=60)
 
 
-@router.post("/sign-in")
-@everybody()
+@post("/sign-in", None)
 async def sign_in(request: Request, fields: Fields) -> Response:
     """Sign in. A wrong name and a wrong password look the same; too many of them make the next one wait."""
     _check_stranger(request)
@@ -281,8 +294,7 @@ def _begin_session(request: Request, account: Account) -> Response:
     return response
 
 
-@router.get("/openid")
-@everybody()
+@get("/openid", None)
 async def to_provider(request: Request) -> Response:
     return await _desk(request).provider.run(address_of(request), _to_provider, request)
 
@@ -295,8 +307,7 @@ def _to_provider(request: Request) -> Response:
     return response
 
 
-@router.get("/openid/back")
-@everybody()
+@get("/openid/back", None)
 async def from_provider(request: Request, code: str = "", state: str = "") -> Response:
     """Sign in the account that names the provider's subject."""
     return await _desk(request).provider.run(address_of(request), _from_provider, request, code, state)
@@ -321,8 +332,7 @@ def _client(request: Request) -> openid.Client:
     return openid.Client(settings.openid, back=f"{settings.address}/openid/back")
 
 
-@router.post("/sign-out")
-@allow(*Role, alone="ends the own session")
+@post("/sign-out", *Role, alone="ends the own session")
 def sign_out(request: Request) -> Response:
     with _desk(request).database.write() as connection:
         accounts.end_session(connection, request.cookies[accounts.COOKIE])
@@ -331,8 +341,7 @@ def sign_out(request: Request) -> Response:
     return response
 
 
-@router.get("/account")
-@allow(*Role)
+@get("/account", *Role)
 def account(request: Request) -> HTMLResponse:
     return _account(request)
 
@@ -347,8 +356,7 @@ def _account(request: Request, *, token: str | None = None, said: str = "", stat
     return render(request, "account.html", status=status, **values)
 
 
-@router.post("/account/password")
-@allow(*Role, alone="the own password, for the old one")
+@post("/account/password", *Role, alone="the own password, for the old one")
 async def change_password(request: Request, fields: Fields) -> Response:
     return await _desk(request).hashing.run(_asker(request), _change_password, request, fields)
 
@@ -366,8 +374,7 @@ def _change_password(request: Request, fields: dict[str, str]) -> Response:
     return _begin_session(request, replace(me, epoch=epoch + 1))
 
 
-@router.post("/account/tokens")
-@allow(ANALYST)
+@post("/account/tokens", ANALYST)
 def add_token(request: Request, fields: Fields) -> HTMLResponse:
     grant, purpose = _whole(fields, "grant"), fields.get("purpose", "")
     if grant not in {one.id for one in _spendable(request)}:
@@ -377,8 +384,7 @@ def add_token(request: Request, fields: Fields) -> HTMLResponse:
     return _account(request, token=token)
 
 
-@router.post("/account/tokens/{number}/revoke")
-@allow(*Role, alone="takes an own token back")
+@post("/account/tokens/{number}/revoke", *Role, alone="takes an own token back")
 def revoke(request: Request, number: Number) -> Response:
     mine = (db.tokens.c.id == number) & (db.tokens.c.account == _me(request).id)
     with _desk(request).database.write() as connection:
@@ -389,8 +395,7 @@ def revoke(request: Request, number: Number) -> Response:
 # Questions
 
 
-@router.get("/ask")
-@allow(ANALYST)
+@get("/ask", ANALYST)
 def ask_page(request: Request, saved: Annotated[int, Query(ge=0, lt=2**31)] = 0) -> HTMLResponse:
     mine = (db.saved.c.id == saved) & (db.saved.c.team == _me(request).team)
     with _desk(request).database.read() as connection:
@@ -416,8 +421,7 @@ def _ask_page(request: Request, fields: dict[str, str], *, status: int = 200, **
     return render(request, "ask.html", status=status, **(shown | values))
 
 
-@router.post("/ask")
-@allow(ANALYST)
+@post("/ask", ANALYST)
 async def ask(request: Request, fields: Fields) -> Response:
     """Show the expected error, ask, or save, as the button says; a refusal keeps the fields of the form."""
     desk, me = _desk(request), _me(request)
@@ -450,8 +454,7 @@ async def ask(request: Request, fields: Fields) -> Response:
     return _go("/ask#saved")
 
 
-@router.post("/saved/{number}/delete")
-@allow(ANALYST)
+@post("/saved/{number}/delete", ANALYST)
 def forget(request: Request, number: Number) -> Response:
     mine = (db.saved.c.id == number) & (db.saved.c.team == _me(request).team)
     with _desk(request).database.write() as connection:
@@ -459,14 +462,12 @@ def forget(request: Request, number: Number) -> Response:
     return _go("/ask#saved")
 
 
-@router.get("/answers/{number}")
-@allow(ANALYST)
+@get("/answers/{number}", ANALYST)
 async def answer(request: Request, number: Number) -> Response:
     return await _shown(request, number, _answer)
 
 
-@router.get("/answers/{number}/answer.{ending}")
-@allow(ANALYST)
+@get("/answers/{number}/answer.{ending}", ANALYST)
 async def export(request: Request, number: Number, ending: Annotated[str, InPath(max_length=10)]) -> Response:
     if ending not in ("csv", "json", "parquet"):
         raise Stopped(404, NO_ANSWER)
@@ -524,8 +525,7 @@ def _exported(ending: str, request: Request, question: Any, given: Answer) -> Re
 # Jobs
 
 
-@router.get("/jobs")
-@allow(ANALYST)
+@get("/jobs", ANALYST)
 def jobs_page(request: Request) -> HTMLResponse:
     return _jobs_page(request, {})
 
@@ -548,8 +548,7 @@ def _jobs_page(request: Request, fields: dict[str, str], *, status: int = 200, *
     return render(request, "jobs.html", status=status, **(shown | values))
 
 
-@router.post("/jobs")
-@allow(ANALYST)
+@post("/jobs", ANALYST)
 def price_or_start(request: Request, fields: Fields) -> Response:
     """Show the price, or start the job that was priced, as the button says."""
     desk, me, grant = _desk(request), _me(request), _whole(fields, "grant", 0)
@@ -577,8 +576,7 @@ def price_or_start(request: Request, fields: Fields) -> Response:
         return _jobs_page(request, fields, status=status, refusal=said)
 
 
-@router.get("/jobs/{number}")
-@allow(ANALYST)
+@get("/jobs/{number}", ANALYST)
 def job(request: Request, number: Number) -> HTMLResponse:
     found = _job(request, number)
     return render(request, "job.html", job=found, going=found.state in jobs.GOING)
@@ -591,15 +589,13 @@ def _job(request: Request, number: int) -> Any:
     return found
 
 
-@router.post("/jobs/{number}/cancel")
-@allow(ANALYST)
+@post("/jobs/{number}/cancel", ANALYST)
 def cancel(request: Request, number: Number) -> Response:
     jobs.cancel(_desk(request), _me(request), number)
     return _go(f"/jobs/{number}")
 
 
-@router.get("/jobs/{number}/files/{place}")
-@allow(ANALYST)
+@get("/jobs/{number}/files/{place}", ANALYST)
 def file(request: Request, number: Number, place: Number) -> Response:
     """Send a released file, by its number in the list: no name of a file comes from outside."""
     found = _job(request, number)
@@ -613,8 +609,7 @@ def file(request: Request, number: Number, place: Number) -> Response:
 # Requests, allocations and proposals
 
 
-@router.get("/requests")
-@allow(OFFICER, ANALYST)
+@get("/requests", OFFICER, ANALYST)
 def requests_page(request: Request) -> HTMLResponse:
     desk, me = _desk(request), _me(request)
     officer, proposals = me.role is OFFICER, decisions.proposals(desk)
@@ -647,8 +642,7 @@ def _wanted(fields: dict[str, str], team: str) -> Wanted:
     )
 
 
-@router.post("/requests")
-@allow(ANALYST)
+@post("/requests", ANALYST)
 def ask_for_more(request: Request, fields: Fields) -> Response:
     desk, me = _desk(request), _me(request)
     dataset, reason = desk.dataset(fields.get("table") or None), fields.get("reason", "")
@@ -657,23 +651,20 @@ def ask_for_more(request: Request, fields: Fields) -> Response:
     return _go("/requests")
 
 
-@router.post("/requests/{number}/approve")
-@allow(OFFICER, act="approve")
+@post("/requests/{number}/approve", OFFICER, act="approve")
 def approve(request: Request, number: Number) -> Response:
     with _desk(request).database.read() as connection:
         dataset = decisions.waiting_request(connection, number).dataset
     return take(request, {"dataset": dataset, "request": number}, then="/requests")
 
 
-@router.post("/requests/{number}/decline")
-@allow(OFFICER, alone="spends nothing")
+@post("/requests/{number}/decline", OFFICER, alone="spends nothing")
 def decline(request: Request, number: Number) -> Response:
     decisions.decline(_desk(request), _me(request), number)
     return _go("/requests")
 
 
-@router.post("/allocations")
-@allow(OFFICER, act="aside")
+@post("/allocations", OFFICER, act="aside")
 def set_aside(request: Request, fields: Fields) -> Response:
     """Set an allocation aside that was not requested."""
     dataset = _desk(request).dataset(fields.get("table") or None)
@@ -682,16 +673,14 @@ def set_aside(request: Request, fields: Fields) -> Response:
     return take(request, {**words, "reason": reason}, then="/requests")
 
 
-@router.post("/proposals/{number}/confirm")
-@allow(OFFICER, alone="is the second officer of an act")
+@post("/proposals/{number}/confirm", OFFICER, alone="is the second officer of an act")
 def confirm(request: Request, number: Number, fields: Fields) -> Response:
     with effort(request):
         found = decisions.confirm(_desk(request), _me(request), number, fields.get("digest", ""))
     return _after(request, found, then="/requests#proposals")
 
 
-@router.post("/proposals/{number}/withdraw")
-@allow(OFFICER, alone="spends nothing")
+@post("/proposals/{number}/withdraw", OFFICER, alone="spends nothing")
 def withdraw(request: Request, number: Number) -> Response:
     decisions.withdraw(_desk(request), number)
     return _go("/requests#proposals")
@@ -700,24 +689,21 @@ def withdraw(request: Request, number: Number) -> Response:
 # Accounts. Officers are made, and get new passwords, at the command line only: one of them could else be two.
 
 
-@router.get("/users")
-@allow(OFFICER)
+@get("/users", OFFICER)
 def users(request: Request) -> HTMLResponse:
     desk, roles = _desk(request), [ANALYST, READER]
     people, eyes = accounts.people(desk), desk.four_eyes(None)
     return render(request, "users.html", people=people, roles=roles, four_eyes=eyes)
 
 
-@router.post("/users")
-@allow(OFFICER, act="add")
+@post("/users", OFFICER, act="add")
 def add_user(request: Request, fields: Fields) -> Response:
     name = checked_name(fields.get("name", ""))
     team = checked_name(fields.get("team") or name, "team")
     return take(request, {"name": name, "role": fields.get("role", ""), "team": team}, then="/users")
 
 
-@router.post("/users/{number}/close")
-@allow(OFFICER, alone="takes a budget out of hands, and may be urgent")
+@post("/users/{number}/close", OFFICER, alone="takes a budget out of hands, and may be urgent")
 def close_user(request: Request, number: Number) -> Response:
     with _desk(request).database.write() as connection:
         accounts.of_no_officer(connection, number)
@@ -725,14 +711,12 @@ def close_user(request: Request, number: Number) -> Response:
     return _go("/users")
 
 
-@router.post("/users/{number}/open")
-@allow(OFFICER, act="open")
+@post("/users/{number}/open", OFFICER, act="open")
 def open_user(request: Request, number: Number) -> Response:
     return take(request, {"account": number}, then="/users")
 
 
-@router.post("/users/{number}/password")
-@allow(OFFICER, act="password")
+@post("/users/{number}/password", OFFICER, act="password")
 def new_password(request: Request, number: Number) -> Response:
     return take(request, {"account": number}, then="/users")
 
@@ -740,8 +724,7 @@ def new_password(request: Request, number: Number) -> Response:
 # Ledger, trail, statements, opinions, public facts
 
 
-@router.get("/ledger")
-@allow(OFFICER)
+@get("/ledger", OFFICER)
 def ledger(request: Request) -> HTMLResponse:
     desk = _desk(request)
     shown = {"of_a_share": OF_A_SHARE, "paces": desk.pace.all(), "failed": jobs.failed(desk)}
@@ -765,22 +748,19 @@ def _ledger(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-@router.post("/pace/reset")
-@allow(OFFICER, act="reset")
+@post("/pace/reset", OFFICER, act="reset")
 def reset(request: Request) -> Response:
     return take(request, {}, then="/ledger")
 
 
-@router.get("/trail")
-@allow(OFFICER)
+@get("/trail", OFFICER)
 def trail_page(request: Request, before: Annotated[int | None, Query(ge=1, lt=2**31)] = None) -> HTMLResponse:
     found = trail.newest(_desk(request).database, LINES, before=before)
     older = found[-1].sequence if len(found) == LINES else None
     return render(request, "trail.html", entries=found, older=older)
 
 
-@router.get("/statements")
-@allow(OFFICER, READER)
+@get("/statements", OFFICER, READER)
 def statements(request: Request) -> HTMLResponse:
     desk = _desk(request)
     with effort(request):
@@ -789,8 +769,7 @@ def statements(request: Request) -> HTMLResponse:
     return render(request, "statements.html", statements=shown)
 
 
-@router.get("/statements/{dataset}.{ending}")
-@allow(OFFICER, READER)
+@get("/statements/{dataset}.{ending}", OFFICER, READER)
 def statement(
     request: Request, dataset: str, ending: Annotated[str, InPath(pattern="^(html|pdf|json|yaml)$")]
 ) -> Response:
@@ -808,8 +787,7 @@ def statement(
         return _file(place.read_bytes(), place.name)
 
 
-@router.get("/opinion")
-@allow(OFFICER)
+@get("/opinion", OFFICER)
 def opinion_page(request: Request) -> HTMLResponse:
     return _opinion(request, {})
 
@@ -828,8 +806,7 @@ def _opinion(
     return render(request, "opinion.html", status=status, **(typed | shown))
 
 
-@router.post("/opinion")
-@allow(OFFICER, act="record")
+@post("/opinion", OFFICER, act="record")
 def opinion(request: Request, fields: Fields) -> Response:
     """Price the settings of another tool's run; on request, put it on record in a ledger."""
     settings, form = fields.get("settings", "")[:LARGEST_SETTINGS], fields.get("form", "toml")
@@ -848,8 +825,7 @@ def opinion(request: Request, fields: Fields) -> Response:
         return _opinion(request, fields, found=found, refusal=str(error), status=409)
 
 
-@router.get("/public")
-@everybody()
+@get("/public", None)
 def public(request: Request) -> HTMLResponse:
     """Show the promise, the number of releases and the heads of the ledgers.
 

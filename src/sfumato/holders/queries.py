@@ -54,13 +54,9 @@ class _File(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class HoldersAnswer:
-    """An answer over several holders' tables.
+    """An answer over several holders' tables, and ε against each adversary.
 
-    Attributes:
-        answer: The noisy rows; spent and left are those of the holder whose ledger has the least left.
-        against: ε against each adversary.
-        holders: Number of holders whose rows are in it.
-        study: The study.
+    Of the answer, spent and left are those of the holder whose ledger has the least left.
     """
 
     answer: Answer

@@ -203,15 +203,8 @@ def labels_by_vote(terms: VoteTerms, desk: DeskSums, votes: Mapping[int, npt.NDA
 class SimulatedVotes:
     """The outcome of a vote in one process.
 
-    Attributes:
-        study: The study.
-        terms: The rules for labels.
-        labels: One for each public image that was asked about, −1 where there is none.
-        label_accuracy: The share of labels that are right; None without any.
-        student_accuracy: Over all public images, each tested by a student that did not see it.
-        start_accuracy: The same without any private label.
-        certificates: Of each holder that took part, by its place.
-        seconds: Duration.
+    `labels` has one for each public image that was asked about, −1 where there is none. `student_accuracy` is
+    over all public images, each tested by a student that did not see it; `start_accuracy` is without labels.
     """
 
     study: SumStudy
@@ -407,17 +400,7 @@ def averaging_study(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedAveraging:
-    """The outcome of federated averaging in one process.
-
-    Attributes:
-        study: The study.
-        terms: Settings of the training.
-        model: The head, which takes features and not rows.
-        test_accuracy: The share of right answers on the public test rows; None without any.
-        certificates: Of each client, by its place.
-        abandoned: Number of abandoned rounds.
-        seconds: Duration.
-    """
+    """The outcome of federated averaging in one process; the model is a head, which takes features."""
 
     study: SumStudy
     terms: AveragingTerms

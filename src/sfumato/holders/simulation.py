@@ -49,15 +49,9 @@ _DRAWN, _DIGIT, _SIDE, _MOST = 6000, 3, 28, 20  # of the pictures of a round
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """The outcome of a study in one process.
+    """The outcome of a study in one process; the model is the trained head, or the network.
 
-    Attributes:
-        study: The study, with keys made for it.
-        model: The trained head, which takes features and not rows, or the network; all holders have the same.
-        test_accuracy: The share of right answers on the public test rows; None without any.
-        certificates: Of each holder that took part, by its place from 1.
-        abandoned: Number of abandoned rounds; at most `study.spare`.
-        seconds: Duration, features included.
+    `certificates` are those of the holders that took part, by place; `test_accuracy` is None without test rows.
     """
 
     study: Study
@@ -141,16 +135,12 @@ def simulate(
         epsilon: The ε of the study against the best informed adversary of `parties`.
         delta: Its δ.
         spare: Number of rounds that may be abandoned; they are priced like all others.
-        holders_per_unit: Most holders that have one unit. Rows are dealt out to one each; the price is for so
-            many.
+        holders_per_unit: Most holders that have one unit; rows are dealt out to one each.
         network: The network to train in place of the default recipe's head.
-        losses: The holders that are lost in a round, by its number from 1, and at which message; by default
-            `parties.dropped` holders, chosen anew in each round.
+        losses: The holders lost in a round, by its number from 1, and at which message; by default
+            `parties.dropped` holders chosen at random.
         ledgers: The holders' ledgers by place, from 1; a holder without one is not charged.
         on_step: Called after each step of the first holder that takes part.
-
-    Returns:
-        The trained head, its accuracy, and a certificate of each holder.
 
     Raises:
         InvalidInput: If fewer than `parties.least` holders can pay; nothing is charged.

@@ -68,17 +68,6 @@ def test_a_broken_promise_is_not_made_again(another, noise):
         assert olga.page(f"/statements/people.{ending}").status_code == 200
 
 
-@pytest.mark.parametrize("eyes", ["false", "true"])
-def test_one_officer_alone_charges_no_plan_where_four_eyes_must_see_it(another, eyes):
-    question = {"kind": "query", "details": "SELECT COUNT(*) FROM people"}
-    lines = [{"name": "c", "epsilon": "0.1", "times": "12", **question}]
-    served = another(more=f"four_eyes = {eyes}")
-    olga = served.person("olga", "officer")
-    sent = olga.post("/plan/charge", dataset="people", plan="year", lines=json.dumps(lines))
-    assert sent.status_code == 303
-    assert (served.ledger.epsilon_spent > 0) == (eyes == "false")
-
-
 def _waiting(served, team, epsilon):
     ann = served.person(team, "analyst")
     ann.post("/requests", table="people", purpose="report", epsilon=str(epsilon), reason="a report")
