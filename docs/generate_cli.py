@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from sfumato.cli.app import app
+from sfumato.cli.app import whole_app
 
 PAGE = Path(__file__).parent / "reference" / "cli.md"
 HEAD = """# Command-line reference
@@ -30,7 +30,7 @@ nothing else there; an infinite ε is the string `"inf"`. Exit codes:
 
 def page() -> str:
     """The whole page, with the commands in the order of their names."""
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(whole_app())
     return "\n".join([HEAD, *(part for name in sorted(root.commands) for part in _command(root, name))])
 
 

@@ -95,10 +95,12 @@ def train(
         float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
     ] = 1e-5,
     epochs: Annotated[
-        float | None, typer.Option(help="Number of epochs. Default: 10, or the recipe's.")
+        float | None,
+        typer.Option(help="Number of epochs. Default: 10, or the recipe's."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Expected batch size. Default: 1024, or the recipe's.")
+        int | None,
+        typer.Option(help="Expected batch size. Default: 1024, or less for 100 to 200 steps; or the recipe's."),
     ] = None,
     learning_rate: Annotated[
         float | None,

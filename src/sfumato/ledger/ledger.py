@@ -90,9 +90,17 @@ class Ledger:
         allocation: The name of the share that pays, if shares were set aside.
         private: False for a run whose noise was seeded.
         place: A file name, or a postgresql:// URL.
-        head: The newest entry that is known, or the entry of a reservation.
-        certificate: The newest certificate from this ledger.
-        dataset: The declared id of the data set that the budget is for, such as "clinic-2026".
+        head: The newest entry that was noted elsewhere, or the entry of a reservation.
+        certificate: The newest certificate from this ledger; one that has forgotten its charge is refused.
+        dataset: The declared id of the data set, such as "clinic-2026"; a ledger of another one is refused.
+        people: How many people there are, where that is public; a new ledger keeps it for statements. A
+            `LittleProtection` warning tells of a budget that hardly protects.
+        charge: A charge that `charge` returned.
+        begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo the
+            reservation, from any process.
+        noted: Called with the reservation inside the ledger's transaction, to write it down elsewhere before it
+            is durable, so that after a crash a later process takes it up. It does not use the ledger. If it
+            raises, nothing is reserved.
         plan: Settings that the certificate shall state.
         eta: η, the bound of rounding errors that the noise was scaled up for.
         caveats: Caveats that the certificate shall state.
@@ -135,14 +143,8 @@ class Ledger:
 
         Args:
             budget: The budget of a new ledger. One that exists must have the same; None accepts its budget.
-            dataset: As above; a ledger of another data set is refused.
-            certificate: As above; a ledger that has forgotten its charge is refused.
-            head: The newest entry that was noted elsewhere, with the same effect.
             when_charged: True to make a new ledger with its first charge. Until then there is no file, and
                 the budget can still be changed.
-            people: How many people there are, where that is public; a new ledger keeps it for statements. A
-                `LittleProtection` warning tells of a `budget` that hardly protects, such as one with a δ of
-                1 / people or more.
 
         Raises:
             LedgerError: If there is none and no budget was given, or if it cannot be opened.
@@ -177,15 +179,7 @@ class Ledger:
         dataset: str | None = None,
         people: float | None = None,
     ) -> Self:
-        """Return a new ledger, made where there is none yet.
-
-        Args:
-            budget: The limit of all charges together.
-            people: How many people there are, where that is public; as in `open`.
-
-        Raises:
-            LedgerError: If there is one already.
-        """
+        """Return a new ledger; LedgerError if there is one already."""
         if people is not None:
             warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
         store = store_at(place)
@@ -196,7 +190,7 @@ class Ledger:
     # Copies: scikit-learn clones arguments of an estimator, and sends them to other processes
 
     def __copy__(self) -> Ledger:
-        """The ledger itself: a second one beside it would be a second budget."""
+        """Return the ledger itself: a second one beside it would be a second budget."""
         return self
 
     def __deepcopy__(self, memo: object) -> Ledger:
@@ -367,11 +361,7 @@ class Ledger:
         eta: float | None = None,
         caveats: Sequence[str] = (),
     ) -> Certificate:
-        """Return the certificate of a release that was charged here.
-
-        Args:
-            charge: A charge that `charge` returned.
-        """
+        """Return the certificate of a release that was charged here."""
         if charge.relation is not self.budget.relation:
             caveats = (f"the ledger counts it as {self.budget.relation}: {charge.counted}", *caveats)
         return Certificate.of(
@@ -574,9 +564,6 @@ class Ledger:
 
         Code that is handed a charge, and does not make it itself, calls this before it touches a row. This very
         object must have made the charge: one that was read from a ledger may have been used before.
-
-        Args:
-            charge: A charge that `charge` returned.
         """
         if not isinstance(charge, Charge) or self._unused.get(charge.head) != charge:
             raise InvalidInput(_NOT_UNUSED)
@@ -671,11 +658,6 @@ class Ledger:
 
         Args:
             event: All releases that may run.
-            begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo
-                the reservation, from any process.
-            noted: Called with the reservation inside the ledger's transaction, to write it down elsewhere
-                before it is durable, so that after a crash a later process takes it up. It does not use the
-                ledger. If it raises, nothing is reserved.
         """
         request = _request(event, purpose, relation, unit, allocation, private=private)
         return self.hold(request, begun=begun, noted=noted)
@@ -687,12 +669,7 @@ class Ledger:
         begun: bool = True,
         noted: Callable[[Reservation], None] | None = None,
     ) -> Reservation:
-        """Return the reservation of one request; `reserve` makes it through this method.
-
-        Args:
-            begun: As in `reserve`.
-            noted: As in `reserve`.
-        """
+        """Return the reservation of one request; `reserve` makes it through this method."""
         (allocation,) = request.allocations
         lease = Lease(begun=bool(begun), private=bool(request.private))
 

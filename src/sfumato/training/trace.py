@@ -716,6 +716,8 @@ def _simplify(graph: fx.GraphModule) -> None:
             aten._unsafe_view.default,
         ):  # strides are not those of the trace
             node.target = aten.reshape.default
+        elif node.target is aten.sum.dim_IntList and not node.kwargs and _of_single_elements(node):
+            node.target, node.args = aten.reshape.default, (node.args[0], list(node.meta["val"].shape))
         elif node.target is aten.unsafe_split.Tensor:
             node.target = aten.split.Tensor
         elif node.target in (aten.t.default, aten.transpose.int):
@@ -733,6 +735,12 @@ def _simplify(graph: fx.GraphModule) -> None:
             if kept is not node:
                 node.replace_all_uses_with(kept)
                 graph.graph.erase_node(node)
+
+
+def _of_single_elements(node: Any) -> bool:
+    """Whether a sum is over dimensions of size 1 alone."""
+    sizes, dims = node.args[0].meta["val"].shape, node.args[1] or []
+    return bool(dims) and all(sizes[dim] == 1 for dim in dims)
 
 
 def _key(node: fx.Node) -> Any:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from sfumato.accounting import Budget, Relation
-from sfumato.datasets import Dataset, strokes
+from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.learn import (
@@ -30,8 +30,8 @@ from sfumato.learn import (
 )
 from sfumato.learn import plain as plain_recipe
 from sfumato.ledger import Certificate, Ledger
-from sfumato.models import ScatteringCodes
 from sfumato.runs import read_run
+from sfumato_lab.drawings import strokes
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
 
@@ -178,27 +178,6 @@ def test_weights_are_one_for_each_extractor_and_survive_json():
     assert Recipe.from_json(json.loads(json.dumps(asdict(SCENES)))) == SCENES
 
 
-def test_a_recipe_of_leaves_as_released_before_is_still_read():
-    before = asdict(SCENES) | {"drawings": "leaves"}
-    assert Recipe.from_json(json.loads(json.dumps(before))) == replace(SCENES, drawings="leaves")
-
-
-def test_the_parts_of_a_recipe_of_colour_scattering_as_released_before_are_still_there():
-    """A model that was released then is built from its card, with these names."""
-    before = asdict(SCENES) | {
-        "extractors": ["patches", "wide-patches", "colour-scattering"],
-        "weights": [1.0, 0.7, 1.0],
-        "statistic": "mean",
-        "statistic_share": 0.01,
-    }
-    del before["products"]  # of which such a card says nothing
-    model = features.bare(Recipe.from_json(json.loads(json.dumps(before))), classes=10)
-    assert model.head.in_features == 1500 + 1000 + 1000
-    assert isinstance(model.extractors[2].extractor, ScatteringCodes)
-    assert model.shift is not None
-    assert model.leading is None
-
-
 def test_scattering_needs_no_drawing():
     model = features.build(DESIGNED, classes=10)
     assert model.features(torch.rand(2, 1, 28, 28)).shape == (2, 81 * 7 * 7)
@@ -212,7 +191,7 @@ def test_networks_from_a_folder_take_the_place_of_those_that_ship(rows, tmp_path
     weights = resources.files("sfumato.models") / "weights"
     for ending in ("json", "safetensors"):
         (tmp_path / f"strokes-wide.{ending}").write_bytes((weights / f"strokes-wild.{ending}").read_bytes())
-    network = features.build_on(tmp_path, recipe, classes=10)
+    network = features.build(recipe, classes=10, nets=tmp_path)
     other = features.build(replace(recipe, extractors=("strokes-wild",)), classes=10)
     images = rows.tensors()[0][:8]
     assert network.features(images).equal(other.features(images))

@@ -80,7 +80,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         return tags
 
     def _policy(self, columns: int) -> Policy:
-        """What is declared, as the policy of a table with the columns x0, x1, … and y."""
+        """Return the declarations as the policy of a table with the columns x0, x1, … and y."""
         try:
             low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), columns) for end in self.bounds)
         except ValueError as error:
