@@ -100,8 +100,9 @@ def add(
     if allocation is not None:
         wanted = Wanted(team=team or name, purpose=purpose, epsilon=allocation, period=period, periods=periods)
     with _opened(config) as desk:
-        chosen = {"role": role, "team": team, "purpose": purpose, "table": table, "subject": subject}
-        made = add_person(desk, name, wanted=wanted, **chosen)
+        made = add_person(
+            desk, name, role=role, team=team, purpose=purpose, wanted=wanted, table=table, subject=subject
+        )
         _noted(desk, "user add", f"{made.account.name}, {made.account.role}")
     told = f"Added {made.account.name}, {made.account.role}. Shown once:"
     told += f"\n  password  {made.password}\n  token     {made.token}"

@@ -727,7 +727,7 @@ def new_password(request: Request, number: Number) -> Response:
 @get("/ledger", OFFICER)
 def ledger(request: Request) -> HTMLResponse:
     desk = _desk(request)
-    shown = {"of_a_share": OF_A_SHARE, "paces": desk.pace.all(), "failed": jobs.failed(desk)}
+    shown: dict[str, Any] = {"of_a_share": OF_A_SHARE, "paces": desk.pace.all(), "failed": jobs.failed(desk)}
     return render(request, "ledger.html", ledgers=[_ledger(one) for one in desk.each()], **shown)
 
 
