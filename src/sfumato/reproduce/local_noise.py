@@ -20,10 +20,10 @@ import numpy.typing as npt
 from sfumato import accounting, datasets, models
 from sfumato.datasets.writers import TOGETHER
 from sfumato.local import LOW_FREQUENCIES, GaussianVector
-from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
 from sfumato.randomness import SecretStream
 from sfumato.reproduce.clustering import ClusteringPlan, cluster
 from sfumato.reproduce.local_noise_releases import CASES, Case, Released, run_releases
+from sfumato.reproduce.noised_network import NetworkFit, WienerFilter, fit_network, predict
 from sfumato.storage import json_bytes, write_figure, write_whole
 
 SOURCE_DELTA = 1 / 784**2
