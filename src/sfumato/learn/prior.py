@@ -49,8 +49,7 @@ class Learner(nn.Module):
         super().__init__()
         self.net = PriorNet(classes=source.classes)
         width = self.net.head[0].out_features
-        # type: ignore[arg-type]
-        self.kinds = nn.Linear(width, source.kinds) if source.kinds > 1 else nn.Identity()
+        self.kinds = nn.Linear(width, source.kinds) if source.kinds > 1 else nn.Identity()  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
