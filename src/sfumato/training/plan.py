@@ -18,7 +18,6 @@ from sfumato.mechanisms.factorisation import (
     Noise,
     chosen_noise,
     noise_from_json,
-    noise_to_json,
     pass_norms,
 )
 from sfumato.mechanisms.shares import MARGIN
@@ -302,7 +301,7 @@ class TrainingPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a dictionary for `json.dumps`."""
-        plain = {**asdict(self), "relation": str(self.relation), "noise": noise_to_json(self.noise)}
+        plain = {**asdict(self), "relation": str(self.relation), "noise": self.noise.to_json()}
         if isinstance(self.noise, Independent):
             del plain["noise"]  # as plans were written before there was any other
         if self.shares is None:
@@ -408,7 +407,7 @@ class TrainingPlan:
             )
         if self.sampling != "cyclic":
             raise InvalidInput(
-                f"expected sampling='cyclic' with noise={self.noise.kind!r}, got sampling={self.sampling!r}; "
+                f"expected sampling='cyclic' with noise={self.noise.to_json()['kind']!r}, got sampling={self.sampling!r}; "
                 "what correlated noise costs depends on the steps a unit takes part in, which must be fixed"
             )
         if self.adaptive is not None:
