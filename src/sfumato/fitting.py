@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,11 @@ from sfumato import _validate, randomness
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 _EVALUATION_BATCH = 1024
 
 
@@ -81,7 +86,10 @@ def fit(
     config = config or FitConfig()
     _require_rows(dataset)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    optimizer = OPTIMIZERS[config.optimizer](model, config)
+    momentum = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    optimizer = OPTIMIZERS[config.optimizer](
+        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, **momentum
+    )
     generator = randomness.public_torch_generator(config.seed)
     history: list[Epoch] = []
     with _bar(progress) as bar:
@@ -167,27 +175,3 @@ def _bar(progress: bool) -> Progress:
     shown = progress and sys.stderr.isatty()
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
-
-
-def _sgd(model: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-    )
-
-
-def _adam(model: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _adamw(model: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-OPTIMIZERS: dict[str, Callable[[nn.Module, FitConfig], torch.optim.Optimizer]] = {
-    "sgd": _sgd,
-    "adam": _adam,
-    "adamw": _adamw,
-}

@@ -223,7 +223,8 @@ def test_a_step_that_is_taken_while_its_plan_is_reserved_is_not_taken_again(tmp_
         batch = next(subject.batches(ROWS))
         with pytest.raises(Refused):
             subject.step(batch, cross_entropy)
-        assert subject.steps_started == 1
+        assert subject.steps_started == 0
+        assert ledger.charges() == []
 
 
 @pytest.mark.parametrize(

@@ -169,25 +169,15 @@ class Canaries:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trained:
-    """A released classifier, its cost, and its accuracy on public or paid-for records.
+    """A released classifier, its cost, and its accuracy on public or paid-for records."""
 
-    Attributes:
-        result: Plan, history, cost and certificate of the whole classifier.
-        predictor: Predicts, as `sfumato.load` would.
-        test: Accuracy and loss on public rows, if there are any.
-        held_out: Accuracy on private rows kept out, if it was asked for.
-        epsilon_with_hold_out: ε of both together.
-        verdict: The bound that the canaries proved, if there were any.
-        seconds: How long it took.
-    """
-
-    result: TrainingResult
-    predictor: Predictor
-    test: Evaluation | None
-    held_out: NoisyAccuracy | None = None
-    epsilon_with_hold_out: float | None = None
-    verdict: Verdict | None = None
-    seconds: float
+    result: TrainingResult  # plan, history, cost and certificate of the whole classifier
+    predictor: Predictor  # predicts, as `sfumato.load` would
+    test: Evaluation | None  # accuracy and loss on public rows, if there are any
+    held_out: NoisyAccuracy | None = None  # accuracy on private rows kept out, if it was asked for
+    epsilon_with_hold_out: float | None = None  # ε of both together
+    verdict: Verdict | None = None  # the bound that the canaries proved, if there were any
+    seconds: float  # how long it took
 
     def __repr__(self) -> str:
         text, held = f"Trained{repr(self.result).removeprefix('TrainingResult')}", self.held_out
@@ -216,45 +206,27 @@ class Trained:
 class Classifier:
     """A private training run, priced and ready to be charged. `prepare` makes one; `train` leaves it unchanged.
 
-    Attributes:
-        network: All of the network, untrained.
-        card: The description in the released file.
-        rows: The private rows, as the part that learns takes them.
-        test: Public rows to measure accuracy on.
-        plan: The training, priced.
-        delta: The δ at which it is priced.
-        optimization: Optimizer, learning rate and schedule.
-        purpose: One line for the ledger's readers.
-        caveats: Sentences for the certificate.
-        recipe: The recipe, if features come from one.
-        statistic: The statistic of the private features that is released before the head is trained, if any.
-        hold_out: Accuracy on private rows kept out, at a price.
-        canaries: Canaries for an audit.
-        views: Several views of each row, whose gradients are averaged before clipping.
-        nets: The folder of the networks below the features, if they are not those that ship.
-        first_weights: How the network's first weights were made.
-
     ```python
     trained = Classifier.prepare(rows, test, epsilon=1).train(ledger=ledger, out="out/mnist")
     trained.test_accuracy, trained.predictor.predict(images)
     ```
     """
 
-    network: nn.Module
+    network: nn.Module  # all of it, untrained
     card: ModelCard
-    rows: Dataset
-    test: Dataset | None
+    rows: Dataset  # private, as the part that learns takes them
+    test: Dataset | None  # public
     plan: TrainingPlan
     delta: float
     optimization: Optimization
     purpose: str = "private training"
     caveats: tuple[str, ...] = ()
     recipe: Recipe | None = None  # None: a network from random weights
-    statistic: StatisticPlan | None = None
+    statistic: StatisticPlan | None = None  # of the private features, released before the head is trained
     hold_out: HoldOut | None = None
     canaries: Canaries | None = None
-    views: Views | None = None
-    nets: Path | None = None
+    views: Views | None = None  # of each row, whose gradients are averaged before clipping
+    nets: Path | None = None  # the networks below the features, if they are not those that ship
     first_weights: str | None = None
 
     @classmethod

@@ -63,44 +63,26 @@ class Recipe:
     measured on MNIST's test images; that it gave the same accuracy at every ε led to a further search, on the
     drawings. docs/design/accuracy.md tells the whole story.
 
-    Args:
-        extractors: Names of the networks whose features are joined.
-        drawings: The drawn images from which centre and directions come; None for neither.
-        drawn: How many drawings are used.
-        directions: How many principal directions are kept; None keeps all features.
-        steps: How many steps are taken.
-        sample_rate: The chance of each record to be in a step.
-        clip_norm: The bound of one record's gradient.
-        learning_rate: The step size at ε = 1 and 60,000 records; it follows both.
-        momentum: The momentum of SGD.
-        average_decay: The decay of the average of weights that is released.
-        shape: Channels, height and width of the images that the networks look at.
-        statistic: The statistic of the private features that is released first: "mean", "moment", "leading" or
-        nothing. statistic_share: The share of the budget, in 1/σ², that it takes.
-        weights: The length of each network's part of the features; 1 for all if there are none.
-        bias: Whether the head has a constant for each class.
-        products: How many leading directions of the private features have their products joined to them.
-
     >>> recipe_for("mnist").steps
     200
     """
 
-    extractors: tuple[str, ...]
+    extractors: tuple[str, ...]  # names of the networks whose features are joined
     drawings: str | None = "strokes"  # from which centre and directions come; None: neither
     drawn: int = 10_000
-    directions: int | None = 512
+    directions: int | None = 512  # principal ones that are kept; None: all features
     steps: int = 200
     sample_rate: float = 0.2
     clip_norm: float = 0.2
-    learning_rate: float = 32.0  # at ε = 1 and 60,000 records
+    learning_rate: float = 32.0  # at ε = 1 and 60,000 records; it follows both
     momentum: float = 0.9
-    average_decay: float = 0.95
-    shape: tuple[int, int, int] = SHAPE
-    statistic: str | None = None
-    statistic_share: float = 0.0  # of 1/σ²
-    weights: tuple[float, ...] = ()
+    average_decay: float = 0.95  # of the average of weights that is released
+    shape: tuple[int, int, int] = SHAPE  # of the images that the networks look at
+    statistic: str | None = None  # of the private features, released first: "mean", "moment", "leading"
+    statistic_share: float = 0.0  # of the budget, in 1/σ²
+    weights: tuple[float, ...] = ()  # the length of each network's part of the features; none: 1 for all
     bias: bool = False  # a constant 1 beside unit features is half of a gradient's squared norm
-    products: int = 0
+    products: int = 0  # leading directions of the private features whose products are joined to them
 
     def __post_init__(self) -> None:
         for name in self.extractors:

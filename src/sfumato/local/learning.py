@@ -113,20 +113,13 @@ def _log_softmax(scores: npt.ArrayLike) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearntClassifier:
-    """A classifier of images: the prior where the reports say little, the reports where they say much.
-
-    Attributes:
-        view: Turns an image into a direction.
-        classifier: Scores directions.
-        trust: How much the reports count beside the prior, from 0 to 1.
-        name: The classifier's name in `CLASSIFIERS`.
-    """
+    """A classifier of images: the prior where the reports say little, the reports where they say much."""
 
     architecture: ClassVar[str] = "noised reports"
-    view: View
-    classifier: Classifier
-    trust: float
-    name: str
+    view: View  # turns an image into a direction
+    classifier: Classifier  # scores directions
+    trust: float  # how much the reports count beside the prior, from 0 to 1
+    name: str  # the classifier's name in `CLASSIFIERS`
 
     def scores(self, images: npt.NDArray[np.float32]) -> Floats:
         """(images, classes)."""

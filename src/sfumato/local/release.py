@@ -48,22 +48,14 @@ class NoisedData:
 
     No hash of the private data is in the file, and no size but the number of reports, which is public: each
     person sends one.
-
-    Attributes:
-        labels: The reported labels.
-        vectors: (people, dimension), the reported vectors.
-        plan: How reports were made.
-        view: How images became vectors.
-        name: The name of the data set.
-        facts: Further public statements of the file.
     """
 
-    labels: npt.NDArray[np.int64]
-    vectors: npt.NDArray[np.float32]
-    plan: ReportPlan
-    view: View
-    name: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    labels: npt.NDArray[np.int64]  # the reported labels
+    vectors: npt.NDArray[np.float32]  # (people, dimension), the reported vectors
+    plan: ReportPlan  # how reports were made
+    view: View  # how images became vectors
+    name: str  # the name of the data set
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further public statements of the file
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -123,24 +123,17 @@ class PateResult:
 class PublicSide:
     """Two representations of the public images, each adapted to one half and used to judge the other.
 
-    Attributes:
-        images: The public images.
-        half: To which half each image belongs.
-        views: The representation adapted to each half.
-        features: The features of all images by each.
-        sureness: How sure the public features are of each image.
-
     ```python
     side = PublicSide.of(public.inputs, Adaptation(), classes=10, progress=print)
     result = run(private, public, settings, side=side)  # and once more with other settings
     ```
     """
 
-    images: Tensor
-    half: Integers  # (images,) 0 or 1
-    views: tuple[Representation, Representation]  # view h never saw images of half h
-    features: tuple[Tensor, Tensor]  # of all images, by view
-    sureness: npt.NDArray[np.float32]  # (images,)
+    images: Tensor  # the public images
+    half: Integers  # to which half each image belongs
+    views: tuple[Representation, Representation]  # the representation adapted to each half
+    features: tuple[Tensor, Tensor]  # the features of all images by each
+    sureness: npt.NDArray[np.float32]  # how sure the public features are of each image
 
     @classmethod
     def of(

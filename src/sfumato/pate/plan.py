@@ -39,32 +39,21 @@ class VotePlan:
 
     Papernot et al. 2017, section 3.1 (laplace); 2018, sections 4.1 to 4.3 (the others).
 
-    Args:
-        mechanism: "laplace", "gnmax", "confident" or "interactive".
-        teachers: How many vote.
-        queries: How many may be asked.
-        classes: How many classes there are.
-        gamma: γ of "laplace", the inverse scale of the noise.
-        sigma: σ of the others, in votes.
-        sigma_threshold: σ₁, the noise on the test whether to answer.
-        threshold: T, how many votes must agree.
-        answers: How many answers may be given; `queries` by default.
-
     >>> plan = VotePlan(mechanism="confident", teachers=250, queries=640, answers=286, threshold=200,
     ...                 sigma_threshold=150, sigma=40)
     >>> round(plan.epsilon(1e-5), 2)
     2.54
     """
 
-    mechanism: str
-    teachers: int
-    queries: int  # asked at most
-    classes: int = 10
-    gamma: float | None = None
-    sigma: float | None = None
-    sigma_threshold: float | None = None
-    threshold: float | None = None
-    answers: int | None = None  # given at most, by the mechanisms that may stay silent
+    mechanism: str  # "laplace", "gnmax", "confident" or "interactive"
+    teachers: int  # how many vote
+    queries: int  # how many may be asked
+    classes: int = 10  # how many classes there are
+    gamma: float | None = None  # γ of "laplace", the inverse scale of the noise
+    sigma: float | None = None  # σ of the others, in votes
+    sigma_threshold: float | None = None  # σ₁, the noise on the test whether to answer
+    threshold: float | None = None  # T, how many votes must agree
+    answers: int | None = None  # how many answers may be given; `queries` by default
 
     def __post_init__(self) -> None:
         _validate.one_of("mechanism", self.mechanism, MECHANISMS)

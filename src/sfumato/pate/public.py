@@ -247,26 +247,16 @@ def distorted(images: Tensor, source: torch.Generator) -> Tensor:
 class StudentConfig:
     """How the student learns; the values were chosen on rows of MNIST's training set declared public.
 
-    Args:
-        trust: The chance that a released label is right.
-        softness: The temperature of the head that it starts from, which is too sure of itself.
-        label_weight: The weight of an answered image against one with a guess.
-        steps: How many steps are taken.
-        learning_rate: The step size.
-        momentum: The momentum of SGD.
-        pull: The pull towards the first head, divided by the number of answers: few noisy ones move it
-            less.
-
     >>> StudentConfig(steps=50).trust
     0.9
     """
 
-    trust: float = 0.9  # chance that a released label is right
-    softness: float = 2.0  # temperature of the head that it starts from, which is too sure of itself
-    label_weight: float = 16.0  # of an answered image against one with a guess
-    steps: int = 100
-    learning_rate: float = 8.0
-    momentum: float = 0.9
+    trust: float = 0.9  # the chance that a released label is right
+    softness: float = 2.0  # the temperature of the head that it starts from, which is too sure of itself
+    label_weight: float = 16.0  # the weight of an answered image against one with a guess
+    steps: int = 100  # how many steps are taken
+    learning_rate: float = 8.0  # the step size
+    momentum: float = 0.9  # the momentum of SGD
     pull: float = 0.02  # towards the first head, divided by the number of answers: few noisy ones move it less
 
     def __post_init__(self) -> None:

@@ -135,15 +135,10 @@ class Ranks:
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble:
-    """Many models of one architecture, stacked, so that they learn and answer at once.
+    """Many models of one architecture, stacked, so that they learn and answer at once."""
 
-    Attributes:
-        template: The architecture.
-        parameters: Each parameter of all models, (models, …).
-    """
-
-    template: nn.Module
-    parameters: Parameters
+    template: nn.Module  # the architecture
+    parameters: Parameters  # each parameter of all models, (models, …)
 
     def logits(self, inputs: Tensor) -> Tensor:
         """(models, rows, classes)."""

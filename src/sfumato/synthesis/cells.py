@@ -37,24 +37,16 @@ MOST_CATEGORIES = 4096
 class CellColumn:
     """One column as cells 0, …, size − 2, and size − 1 for missing values.
 
-    Args:
-        name: The column.
-        type: Its type, as the policy has it.
-        values: One value for each cell; None if cells are bins of numbers.
-        lower: Where the first bin begins.
-        upper: Where the last one ends.
-        width: The width of a bin.
-
     >>> CellColumn(name="city", type="text", values=("Delft", "Utrecht")).label(1)
     'Utrecht'
     """
 
-    name: str
-    type: str
-    values: tuple[Any, ...] | None = None
-    lower: float = 0.0
-    upper: float = 0.0
-    width: float = 0.0
+    name: str  # the column
+    type: str  # its type, as the policy has it
+    values: tuple[Any, ...] | None = None  # one value for each cell; None if cells are bins of numbers
+    lower: float = 0.0  # where the first bin begins
+    upper: float = 0.0  # where the last one ends
+    width: float = 0.0  # the width of a bin
 
     @property
     def size(self) -> int:

@@ -23,7 +23,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, ChargeRequest, Ledger, Unrecorded
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 from sfumato.training.answers import answers, right_answers
-from sfumato.training.hold_out import noisy_counts, noisy_share
+from sfumato.training.hold_out import noisy_counts, noisy_shares
 from sfumato.training.optimization import Optimization
 from sfumato.training.plan import RECORD, TrainingPlan
 from sfumato.training.run import TrainingResult, train
@@ -267,7 +267,7 @@ class NoisyAccuracyScorer(BaseEstimator):
             caveats=(Code.ITEMS_BY_OWN_CODE(), *caveats_of_sampler(sampler)),
         )
         right = right_answers(estimator, X, y) if len(y) else np.zeros(0, dtype=np.bool_)
-        return noisy_share(right, mechanism, sampler)[0]
+        return noisy_shares([right], mechanism, sampler)[0][0]
 
     def to_be_charged(self) -> ChargeRequest:
         """Return the charge of one score."""

@@ -196,9 +196,8 @@ class HeldOut:
             caveats=self.rows.chosen.caveats_with(sampler),
         )
         right = ask(inputs) == self.rows.targets
-        shares = {
-            name: noisy_share(right[groups == number], mechanism, sampler) for number, name in enumerate(names)
-        }
+        found = noisy_shares([right[groups == number] for number in range(len(names))], mechanism, sampler)
+        shares = dict(zip(names, found, strict=True))
         return NoisyGroups(
             accuracy={name: share for name, (share, _, _) in shares.items()},
             interval={name: (low, high) for name, (_, low, high) in shares.items()},
@@ -224,18 +223,18 @@ def share_of(
         epsilon: The ε of the release, which is paid for.
         certificate: The certificate of the release.
     """
-    share, low, high = noisy_share(right, mechanism, sampler)
+    ((share, low, high),) = noisy_shares([right], mechanism, sampler)
     return NoisyAccuracy(accuracy=share, low=low, high=high, epsilon=epsilon, certificate=certificate)
 
 
-def noisy_share(
-    right: npt.NDArray[np.bool_], mechanism: DiscreteLaplace, sampler: Sampler
-) -> tuple[float, float, float]:
-    """Return the noised share of right answers, and the ends of its interval."""
-    counts = np.array([right.sum(), (~right).sum()], dtype=np.int64)
-    correct, wrong = mechanism.release(counts, sampler).clip(0).tolist()
-    low, high = _interval(correct, wrong, slack=_noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4))
-    return correct / max(1, correct + wrong), low, high
+def noisy_shares(
+    groups: Sequence[npt.NDArray[np.bool_]], mechanism: DiscreteLaplace, sampler: Sampler
+) -> list[tuple[float, float, float]]:
+    """Return the noised share of right answers in each group, and the ends of its interval."""
+    counts = np.array([(right.sum(), (~right).sum()) for right in groups], dtype=np.int64)
+    slack = _noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4)
+    pairs = mechanism.release(counts.reshape(-1), sampler).reshape(-1, 2).clip(0).tolist()
+    return [(right / max(1, right + wrong), *_interval(right, wrong, slack=slack)) for right, wrong in pairs]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from sfumato import _validate, runs
 from sfumato.accounting import NoEvent, warn_of_little_protection
-from sfumato.caveats import Code
+from sfumato.caveats import Code, as_caveats
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SettingsChanged
 from sfumato.fitting import evaluate
@@ -189,7 +189,7 @@ def train(
     _validate.text("purpose", purpose)
     check_test(test)
     check_ledger(ledger)
-    caveats = _validate.sentences("caveats", caveats)
+    caveats = as_caveats(caveats)
     optimization = _agreed_optimization(optimization, learning_rate)
     wanted: dict[str, Any] = {
         "epsilon": epsilon,
@@ -401,32 +401,32 @@ def _report(
     trainer: PrivateTrainer, test: Dataset | None, delta: float, stopping: EarlyStopping | None
 ) -> EpochReport:
     """Measure, once the steps are durable, on public test data, and last on the records that are kept out."""
+    plan, found = trainer.plan, None
     with trainer.averaged() as model:
         public = None if test is None else evaluate(model, test)
-        report = EpochReport(
-            epoch=trainer.plan.epochs_at(trainer.steps_done),
-            step=trainer.steps_done,
-            epsilon_if_fixed_in_advance=trainer.epsilon_if_fixed_in_advance(delta),
-            test_accuracy=None if public is None else public.accuracy,
-            test_loss=None if public is None else public.loss,
-        )
-        if stopping is None:
-            return report
         try:
-            found = stopping.held.accuracy(
-                model,
-                epsilon=stopping.epsilon,
-                delta=delta,
-                ledger=trainer.ledger,
-                sampler=trainer.sampler,
-                relation=trainer.plan.relation,
-            )
+            if stopping is not None:
+                found = stopping.held.accuracy(
+                    model,
+                    epsilon=stopping.epsilon,
+                    delta=delta,
+                    ledger=trainer.ledger,
+                    sampler=trainer.sampler,
+                    relation=plan.relation,
+                )
         except BudgetExceeded as refusal:  # others have spent the rest: the run goes on to the end of its plan
             warnings.warn(
                 f"not measured on the records kept out, so that nothing stops the run: {refusal}", stacklevel=2
             )
-            return report
-    return replace(report, held_out_accuracy=found.accuracy, held_out_epsilon=stopping.epsilon)
+    return EpochReport(
+        epoch=plan.epochs_at(trainer.steps_done),
+        step=trainer.steps_done,
+        epsilon_if_fixed_in_advance=trainer.epsilon_if_fixed_in_advance(delta),
+        test_accuracy=None if public is None else public.accuracy,
+        test_loss=None if public is None else public.loss,
+        held_out_accuracy=None if found is None else found.accuracy,
+        held_out_epsilon=None if found is None else found.epsilon,
+    )
 
 
 def _check_stopping(

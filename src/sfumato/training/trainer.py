@@ -228,6 +228,9 @@ class PrivateTrainer:
             parameter.grad = None  # it decides nothing
         with self.peers.together("to look at its model and loss"):
             engine = self._traced(units.data, loss_fn)
+            if self._graph_before:
+                _check_resumed_graph(self._graph_before, engine)
+                self._graph_before = {}
         if self.eta is None or (not self._reserved and self._prepared_for is not engine):
             with self.peers.together("to look at its model"):
                 self._prepare(units.data, engine)
@@ -308,20 +311,19 @@ class PrivateTrainer:
             )
             self._engines.appendleft((settings, found))
             self._caveats.update(found.caveats)
-        if self._graph_before:
-            _check_resumed_graph(self._graph_before, found)
-            self._graph_before = {}
         self._engine, self._traced_for = found, data
         return found
 
     def check_graph(self) -> None:
         """Trace again, and refuse another graph than that of the steps so far: values in it are stale."""
-        if self._engine is not None and self._steps_done and self._engine.digest_now() != self._engine.digest:
+        if self._engine is None or self._graph_before or not self._steps_done:
+            return
+        if self._engine.digest_now() != self._engine.digest:
             raise Refused(f"{_NEW_GRAPH}; go on from the last checkpoint, or begin anew")
 
     def _graph(self) -> dict[str, str]:
         """Return the digest of the graph of the steps so far, and the version of torch that runs it."""
-        if self._engine is None:
+        if self._engine is None or self._graph_before:
             return dict(self._graph_before)
         return {"digest": self._engine.digest, "torch": torch.__version__}
 

@@ -15,7 +15,7 @@ import small_runs
 from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Reservation
 from sfumato.mechanisms import Independent, LambdaCGD
 from sfumato.training import (
     EarlyStopping,
@@ -201,16 +201,19 @@ def test_a_run_killed_after_it_was_settled_is_released_by_the_same_call(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("last", "charges"),
-    [("_tell_of_reservation", 1), ("_write_down", 0)],  # right after the reservation, and right before it
+    ("owner", "last", "charges"),
+    [
+        (Reservation, "begin", 1),
+        (PrivateTrainer, "_note_reservation", 0),
+    ],  # after, and before
 )
-def test_a_run_killed_when_it_reserved_reserves_once(tmp_path, ledger, last, charges):
+def test_a_run_killed_when_it_reserved_reserves_once(tmp_path, ledger, owner, last, charges):
     child = os.fork()
     if child == 0:
         try:
-            whole = getattr(PrivateTrainer, last)
+            whole = getattr(owner, last)
             doomed = lambda *args: (charges or whole(*args), os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
-            setattr(PrivateTrainer, last, doomed)
+            setattr(owner, last, doomed)
             train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
         finally:
             os._exit(1)
