@@ -407,7 +407,7 @@ class TrainingPlan:
             )
         if self.sampling != "cyclic":
             raise InvalidInput(
-                f"expected sampling='cyclic' with noise={self.noise.to_json()['kind']!r}, got sampling={self.sampling!r}; "
+                f"expected sampling='cyclic' with noise={self.noise.kind!r}, got sampling={self.sampling!r}; "
                 "what correlated noise costs depends on the steps a unit takes part in, which must be fixed"
             )
         if self.adaptive is not None:
