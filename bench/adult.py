@@ -26,8 +26,8 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from sfumato.datasets.adult import CATEGORIES, TARGET, write_adult
+from sfumato.learn.table import TableTraining
 from sfumato.policy import load_policy
-from sfumato.recipes.table import TableTraining
 
 DELTA = 1e-6
 Measured = tuple[float, float]

@@ -19,8 +19,8 @@ from torch import nn
 
 from sfumato import datasets
 from sfumato.fitting import evaluate
+from sfumato.learn.features import DIGITS, build, featured
 from sfumato.mechanisms.factorisation import prefix_error
-from sfumato.recipes.features import DIGITS, build, featured
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan
 from sfumato.training.run import take_steps
 

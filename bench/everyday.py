@@ -29,8 +29,8 @@ import transformers as hf
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from sfumato.learn.table import TableTraining
 from sfumato.policy import Policy, load_policy
-from sfumato.recipes.table import TableTraining
 from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, default_loss
 
 VOCABULARY, LENGTH, CLASSES, WIDTH = 1000, 32, 3, 64

@@ -1,7 +1,7 @@
 """The one place where names from files are made fit to be seen: on a terminal, in JSON, in a spreadsheet.
 
-Names of classes, categories, columns and files come from whoever wrote them. A control character in one can
-rewrite what a terminal shows, a line's end can add a line, and a cell that begins with "=" is a formula.
+Names of classes, categories, columns and files come from their authors. A control character in one can
+rewrite the lines of a terminal, a line's end can add a line, and a cell that begins with "=" is a formula.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import Any
 
 # Controls, marks that turn the direction of writing, ends of lines and paragraphs, halves of characters, tags.
 # Joiners are not among them, which some scripts are written with, and neither are blanks of other widths.
-_HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+HIDDEN = (
+    r"\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f"
 )
+"""The inside of a set of characters in a regular expression."""
+_HIDDEN = re.compile(f"[{HIDDEN}]")
 _FORMULA = tuple("=+-@\t\r")
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""The text with every character that is not seen, but those of `keep`, as an escape.
+    r"""Return the text with every character that is not seen, but those of `keep`, as an escape.
 
     >>> visible("red\x1b[2J")
     'red\\x1b[2J'
@@ -31,7 +33,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def visible_json(text: str) -> str:
-    r"""The same JSON with the characters that JSON lets through, and terminals do not, as its own escapes.
+    r"""Return the same JSON with the characters that it lets through, and terminals do not, as its own escapes.
 
     >>> visible_json('{"class": "red\x9b"}')
     '{"class": "red\\u009b"}'
@@ -40,7 +42,7 @@ def visible_json(text: str) -> str:
 
 
 def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
-    """A CSV file for people: a text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return a CSV file for people: a text that a spreadsheet takes for a formula gets a quote before it."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
     return text.getvalue().encode()

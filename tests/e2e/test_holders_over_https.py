@@ -13,11 +13,11 @@ from sfumato.holders import Study, Verified
 from sfumato.holders.conduct import coordinate
 from sfumato.holders.https import LetterClient, LetterServer, write_certificate
 from sfumato.holders.letters import Joined, join
+from sfumato.learn.table import mlp
 from sfumato.ledger import Ledger
 from sfumato.ledger.signing import PrivateKey
 from sfumato.policy import load_policy
 from sfumato.randomness import public_generator
-from sfumato.recipes.table import mlp
 
 NAMES = ("delft", "utrecht", "leiden")
 COLUMNS = """

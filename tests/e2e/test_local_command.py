@@ -12,7 +12,7 @@ from sfumato.accounting import Budget, Relation
 from sfumato.cli import local
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, SfumatoError
 from sfumato.ledger import Ledger
-from sfumato.results import read_run
+from sfumato.runs import read_run
 
 
 def run(*words):

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from sfumato.cli import query
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
+from sfumato.learn.table import TableTraining
 from sfumato.ledger import Certificate, Ledger
 from sfumato.query import QueryRefused, load_policy
 from sfumato.randomness import SecretStream
-from sfumato.recipes.table import TableTraining
 
 
 @pytest.fixture

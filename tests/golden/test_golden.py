@@ -151,8 +151,8 @@ def asked(line: str, tokens: dict[str, str]) -> dict[str, Any]:
     """Send one request to the desk of this folder, `http PERSON METHOD PATH [BODY]`: status and JSON."""
     from fastapi.testclient import TestClient
 
-    from sfumato.desk.app import create_app
     from sfumato.desk.desk import Desk
+    from sfumato.desk.server import create_app
 
     _, person, method, path, *body = line.split(" ", 4)
     desk = Desk.open(Path("desk.toml"))
@@ -207,8 +207,13 @@ def plain(value: Any, folder: Path) -> Any:
             for name, one in value.items()
         }
     if isinstance(value, list | tuple):
-        return [plain(one, folder) for one in value]
+        return [plain(_sentence(one), folder) for one in value]
     return _words(value, folder) if isinstance(value, str) else value
+
+
+def _sentence(value: Any) -> Any:
+    """A caveat of a certificate by its sentence alone."""
+    return value["text"] if isinstance(value, dict) and {"code", "text"} <= set(value) else value
 
 
 def _words(text: str, folder: Path) -> str:

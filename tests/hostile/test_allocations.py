@@ -60,8 +60,8 @@ COMMANDS = {
     "pate": ("pate", "--data", "digits", "--epsilon", "1", "--teachers", "10"),
 }
 RUNS = {
-    "train": "sfumato.recipes.Classifier.train",
-    "tune": "sfumato.recipes.tuning.run",
+    "train": "sfumato.learn.Classifier.train",
+    "tune": "sfumato.learn.tuning.run",
     "pate": "sfumato.pate.run",
 }
 

@@ -10,11 +10,11 @@ import pytest
 
 from sfumato.accounting import Budget
 from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.learn.table import TableTraining
+from sfumato.learn.table.encoding import Source
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
-from sfumato.recipes.table import TableTraining
-from sfumato.recipes.table.reading import Source
 from sfumato.synthesis.cells import CellColumn
 from sfumato.synthesis.model import Step, SyntheticModel, marginal
 from sfumato.synthesis.release import Request, release

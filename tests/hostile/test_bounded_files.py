@@ -24,18 +24,17 @@ from sfumato.accounting import Budget, GaussianEvent
 from sfumato.array_files import read_archive, read_tensors
 from sfumato.datasets import Dataset
 from sfumato.errors import DataCorrupted
+from sfumato.learn import DIGITS, features
+from sfumato.learn.table import TableTraining, mlp
+from sfumato.learn.table.model import read_table_model
 from sfumato.ledger import Certificate
 from sfumato.models import JoinedPriors, PriorNet
 from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS, features
-from sfumato.recipes.table import TableTraining, mlp
-from sfumato.recipes.table.model import read_table_model
 from sfumato.released import MODEL, ModelCard, model_bytes
 from sfumato.storage import CERTIFICATE, RunFolder
-from sfumato.synthesis.cells import CellColumn
+from sfumato.synthesis.cells import CellColumn, to_table
 from sfumato.synthesis.model import SyntheticModel
-from sfumato.synthesis.values import to_table
 
 ROOM = 3 * 2**30  # bytes that a reader may take beside what the process has: a bomb wants far more
 COLUMNS = {

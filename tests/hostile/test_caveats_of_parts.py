@@ -11,17 +11,17 @@ import pytest
 
 from sfumato.accounting import Budget, GaussianEvent
 from sfumato.audit.runs import one_run
+from sfumato.caveats import Code
 from sfumato.datasets import Chosen, Dataset
 from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.learn import Canaries, Classifier, features, tuning
+from sfumato.learn.table import TableTraining
 from sfumato.ledger import Certificate, Ledger, PrivateKey
-from sfumato.ledger.certificate import UNRECORDED
 from sfumato.ledger.signing import VARIABLE
 from sfumato.policy import Column, Policy
 from sfumato.randomness import OWN_NOISE, SecretStream
-from sfumato.recipes import Canaries, Classifier, features, tuning
-from sfumato.recipes.images import ImageRequest, StyleSettings, learn_sampler
-from sfumato.recipes.table import TableTraining
-from sfumato.training.sources import chosen_by
+from sfumato.training.data import chosen_by
+from sfumato_lab.images import ImageRequest, StyleSettings, learn_sampler
 
 SMALL = {"extractors": ("scattering",), "drawn": 60, "directions": 8, "steps": 2}
 HEAD_ONLY = replace(features.THINGS, **SMALL)
@@ -89,7 +89,7 @@ def test_own_noise_and_seeded_coins_are_stated(make, recipe, ledger):
     found = make(recipe, Quiet(), ledger, Chosen(private=False))
     assert {OWN_NOISE, IDEAL, SEEDED_CHOICE} <= set(found.caveats)
     assert [found.private, *(charge.private for charge in ledger.charges())] == [False, False]
-    assert UNRECORDED not in found.caveats
+    assert Code.UNRECORDED() not in found.caveats
     assert len(set(found.caveats)) == len(found.caveats)
     found.verify()
 
@@ -97,7 +97,7 @@ def test_own_noise_and_seeded_coins_are_stated(make, recipe, ledger):
 @pytest.mark.parametrize(("make", "recipe"), EACH)
 def test_nothing_is_stated_that_is_not_so(make, recipe, ledger):
     found = make(recipe, SecretStream(), ledger, Chosen())
-    assert not {OWN_NOISE, UNRECORDED, SEEDED_CHOICE} & set(found.caveats)
+    assert not {OWN_NOISE, Code.UNRECORDED(), SEEDED_CHOICE} & set(found.caveats)
     assert found.private
     assert IDEAL in found.caveats
 

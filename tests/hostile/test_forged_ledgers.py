@@ -19,7 +19,7 @@ from sfumato.accounting import (
 )
 from sfumato.accounting import event_to_json as plain
 from sfumato.errors import BudgetExceeded, LedgerTampered
-from sfumato.ledger import Ledger
+from sfumato.ledger import ChargeRequest, Ledger
 from sfumato.ledger.chain import canonical, seal, unseal
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
@@ -94,8 +94,9 @@ def test_a_share_that_was_spent_beyond_its_size_is_found(ledger):
         small.state.of_whole.admit(small.state.whole, pure(1.5)), rule.take(account, pure(1.5)), "team"
     )
     prices = {name: tally.to_json() for name, tally in small.state.price(pure(1.5), "team").items()}
-    body = small._body("charge", pure(1.5), pure(1.5), "a question", "team", Relation.ADD_REMOVE, True)
-    small._journal.append({**body, "price": prices}, over, unseal(small._store.last()))
+    request = ChargeRequest(event=pure(1.5), purpose="a question", allocations=("team",), **TERMS)
+    body = small._body("charge", request, pure(1.5), "team")
+    small._log.append({**body, "price": prices}, over, unseal(small._store.last()))
     with pytest.raises(LedgerTampered, match="entry 2"):
         small.verify()
 

@@ -11,9 +11,9 @@ from sfumato import datasets
 from sfumato.accounting import Budget
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered, Refused
 from sfumato.holders import Node, Opened, Parties, Study, simulation, tasks
+from sfumato.learn import Recipe, features
 from sfumato.ledger import Ledger
 from sfumato.ledger.signing import PrivateKey
-from sfumato.recipes import Recipe, features
 
 SMALL = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=4)
 STUDY = {

@@ -29,11 +29,11 @@ from sfumato import ledger as ledgers
 from sfumato.accounting import Budget, NoEvent, Relation, pure, repeat
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, Refused, RelationMismatch, SfumatoError
+from sfumato.learn import DIGITS, tuning
 from sfumato.ledger import Certificate, Ledger, Reservation
 from sfumato.pate import VotePlan, Voting, aggregate
 from sfumato.query import Column, Policy, Table
 from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS, tuning
 from sfumato.training import PrivateTrainer, TrainingPlan, checkpoint, resume, save_checkpoint, train
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0)

@@ -16,10 +16,10 @@ import sfumato
 from sfumato.accounting import Budget, Relation, pure
 from sfumato.display import visible, visible_json
 from sfumato.errors import InvalidInput
+from sfumato.learn.table import TableTraining
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.policy import Column, Policy, Unit
 from sfumato.query import Table
-from sfumato.recipes.table import TableTraining
 
 TRICKS = (
     "free\u00a0text",

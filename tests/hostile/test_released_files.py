@@ -8,7 +8,7 @@ from torch import nn
 
 import sfumato
 from sfumato.datasets import Dataset
-from sfumato.results import read_run
+from sfumato.runs import read_run
 from sfumato.storage import CERTIFICATE, RunFolder
 from sfumato.training import TrainingPlan, train
 
@@ -76,4 +76,4 @@ def test_a_run_that_resumes_keeps_its_history(tmp_path):
 
 
 def read_run_history(path):
-    return sfumato.results.read_history(RunFolder(path))
+    return sfumato.runs.read_history(RunFolder(path))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import results
+from sfumato import runs as results
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.report import write_report

@@ -16,8 +16,8 @@ from sfumato.accounting import Budget
 from sfumato.cli import main
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput, LittleProtection
+from sfumato.learn import tuning
 from sfumato.ledger import Ledger
-from sfumato.recipes import tuning
 from sfumato.storage import RunFolder
 from sfumato.training import PrivateTrainer, TrainingPlan, keep_out, keep_some, train
 
@@ -389,7 +389,7 @@ def test_train_size_goes_on_with_the_same_records(command, tmp_path, monkeypatch
             raise InvalidInput("stopped")
         return train(model, data, *rest, **options)
 
-    monkeypatch.setattr("sfumato.recipes.classifier.train", watched)
+    monkeypatch.setattr("sfumato.learn.classifier.train", watched)
     words = (*TRAIN, "--epochs", 1, "--train-size", 200, "--out", tmp_path / "run")
     assert command(*words)[0] == 2
     assert command(*words)[0] == 0

@@ -4,7 +4,6 @@ import json
 import tempfile
 import types
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -12,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato import results
+from sfumato import runs as results
 from sfumato.errors import InvalidInput
 from sfumato.report import write_report
-from sfumato.results import KINDS, Record
+from sfumato.runs import kinds
+from sfumato.schema import Model
 from sfumato.storage import RunFolder, json_bytes
 
 LARGEST = 1e12
@@ -30,12 +30,12 @@ _SCALARS = {
 
 def any_result():
     """A result of any kind, with any values that its fields allow."""
-    return st.sampled_from(sorted(KINDS)).flatmap(lambda kind: record(KINDS[kind]))
+    return st.sampled_from(sorted(kinds())).flatmap(lambda kind: record(kinds()[kind]))
 
 
 def record(made):
     hints = get_type_hints(made, include_extras=True)
-    return st.builds(made, **{field.name: _of(hints[field.name]) for field in fields(made)})
+    return st.builds(made, **{name: _of(hints[name]) for name in made.__struct_fields__})
 
 
 def _of(hint):
@@ -44,15 +44,17 @@ def _of(hint):
         return st.one_of(*(st.none() if arm is type(None) else _of(arm) for arm in arguments))
     if origin is Annotated:
         base, room = arguments
-        high = min(room.high, LARGEST)
-        return st.integers(int(room.low), int(high)) if base is int else st.floats(room.low, high)
+        high = LARGEST if room.le is None else room.le
+        if base is int:
+            return st.integers(int(room.ge), int(high))
+        return st.floats(room.ge, 1 if room.lt is not None else high, exclude_max=room.lt is not None)
     if origin is tuple and arguments[-1] is Ellipsis:
         return st.lists(_of(arguments[0]), max_size=4).map(tuple)
     if origin is tuple:
         return st.tuples(*map(_of, arguments))
     if origin is Mapping:
         return st.dictionaries(st.text(max_size=5), _of(arguments[1]), max_size=3)
-    if isinstance(hint, type) and issubclass(hint, Record):
+    if isinstance(hint, type) and issubclass(hint, Model):
         return record(hint)
     return _SCALARS[hint]
 
@@ -98,5 +100,5 @@ def test_whatever_a_file_says_is_a_result_or_is_refused(data):
         result = results.from_json(data)
     except InvalidInput:
         return
-    assert type(result) in KINDS.values()
+    assert type(result) in kinds().values()
     assert results.from_json(json.loads(json_bytes(result.to_json()))) == result

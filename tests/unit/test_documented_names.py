@@ -1,4 +1,4 @@
-"""Every public name says what goes in, what comes out, and shows how it is called."""
+"""Every public name describes its arguments and its result, and shows how it is called."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PAGES = Path(__file__).parents[2] / "docs" / "reference" / "python"
-PACKAGES = sorted(page.stem for page in PAGES.glob("*.md"))
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
+PACKAGES = [
+    name.removeprefix("sfumato.")
+    for name in re.findall(r"^::: (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 # Classes whose methods are documented as functions are: what users call directly.
 WITH_METHODS = {
@@ -25,7 +28,7 @@ WITH_METHODS = {
     "Classifier",
 }
 
-SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
+SECTION = re.compile(r"^(Args|Attributes|Terms|Returns|Yields|Raises):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
 ITEM = re.compile(r"^ {4}(?! )\**(\w+)(?: \([^)]*\))?: (.+)$", re.MULTILINE)
 
 
@@ -60,6 +63,9 @@ CALLED = {
         for method in methods(found)
     ),
 }
+CLASS_OF = {
+    function: found for found in NAMES.values() if inspect.isclass(found) for _, function in methods(found)
+}
 CLASSES = {name: found for name, found in NAMES.items() if inspect.isclass(found)}
 
 
@@ -80,6 +86,13 @@ def sections(text: str) -> dict[str, dict[str, str]]:
     return {title: dict(ITEM.findall(body)) or {"": body.strip()} for title, body in found}
 
 
+TERMS = {
+    found: sections(import_module(f"sfumato.{name.partition('.')[0]}").__doc__ or "").get("Terms", {})
+    for name, found in NAMES.items()
+    if not name.startswith("sfumato.") and inspect.isfunction(found)
+}
+
+
 def parameters(found: Any) -> list[str]:
     return [
         name for name in inspect.signature(found).parameters if name not in ("self", "cls") and name[0] != "_"
@@ -87,18 +100,28 @@ def parameters(found: Any) -> list[str]:
 
 
 def undescribed(found: Any) -> list[str]:
-    """What a reader of the docstring would have to guess."""
+    """What a reader of the docstring would have to guess.
+
+    A class describes the words that several of its methods take once, among its fields or under `Terms`; a
+    package those of its functions. A first line that begins with `Return` says what is returned.
+    """
     parts = sections(found.__doc__)
-    described = parts.get("Args", {}) | parts.get("Attributes", {})
+    of_class = sections(CLASS_OF[found].__doc__) if found in CLASS_OF else {}
+    of_class = of_class | {"Terms": of_class.get("Terms", {}) | TERMS.get(found, {})}
+    described = [
+        name
+        for part in (parts, of_class)
+        for kind in ("Args", "Attributes", "Terms")
+        for name in part.get(kind, {})
+    ]
     missing = [name for name in parameters(found) if name not in described]
     unknown = [name for name in parts.get("Args", {}) if name not in parameters(found)]
     gives = inspect.isfunction(found) and str(inspect.signature(found).return_annotation) not in (
         "None",
         "NoReturn",
     )
-    return (
-        missing + unknown + (["what is returned"] if gives and not {"Returns", "Yields"} & set(parts) else [])
-    )
+    told = {"Returns", "Yields"} & set(parts) or (found.__doc__ or "").startswith(("Return ", "Yield "))
+    return missing + unknown + (["what is returned"] if gives and not told else [])
 
 
 def has_example(found: Any) -> bool:

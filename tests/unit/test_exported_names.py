@@ -43,11 +43,10 @@ def test_public_names():
         "local",
         "query",
         "synthesis",
-        "tracing",
         "audit",
-        "recipes",
+        "learn",
         "holders",
-        "results",
+        "runs",
     ],
 )
 def test_packages_export_what_they_say(package):
@@ -58,10 +57,10 @@ def test_packages_export_what_they_say(package):
 
 
 def test_names_for_users_and_packages_without_an_import_of_their_own():
-    assert set(dir(sfumato)) >= {*sfumato.__all__, "datasets", "recipes"}
+    assert set(dir(sfumato)) >= {*sfumato.__all__, "datasets", "learn"}
     assert not [name for name in dir(sfumato) if name.startswith("_") and name != "__version__"]
     assert "import_module" not in dir(sfumato)
-    code = "import sfumato; sfumato.datasets.load; sfumato.recipes.Classifier; sfumato.errors.Refused"
+    code = "import sfumato; sfumato.datasets.load; sfumato.learn.Classifier; sfumato.errors.Refused"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -89,23 +88,6 @@ def test_help_waits_for_no_mathematics():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("package", "old", "new"),
-    [
-        ("training", "Estimate", "CostEstimate"),
-        ("audit", "Estimate", "RateEstimate"),
-        ("audit", "Outcome", "ReplayOutcome"),
-        ("audit", "Release", "ReplayedRelease"),
-    ],
-)
-def test_an_old_name_works_with_a_warning(package, old, new):
-    module = __import__(f"sfumato.{package}", fromlist=["__all__"])
-    with pytest.warns(DeprecationWarning, match=new):
-        found = getattr(module, old)
-    assert found is getattr(module, new)
-    assert old not in module.__all__
-
-
 def test_no_two_packages_export_classes_of_one_name():
     homes = {}
     for package in PACKAGES:
@@ -118,5 +100,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("tracing", "audit", "recipes", "holders", "results"),
+    *("audit", "learn", "holders", "runs"),
 )

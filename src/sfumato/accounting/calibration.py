@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 from sfumato import _validate
-from sfumato.accounting.budget import Budget
-from sfumato.accounting.events import DpEvent
+from sfumato.accounting.events import Budget, DpEvent
 from sfumato.accounting.pld import epsilon
 from sfumato.accounting.rdp import rdp_epsilon
 from sfumato.errors import NotPrivate
@@ -21,18 +19,13 @@ _LEAP = 16.0
 
 
 def calibrate(make_event: Callable[[float], DpEvent], budget: Budget, *, guess: float = 1.0) -> float:
-    """The value at which `make_event(value)` just fits `budget`.
+    """Return the value at which `make_event(value)` just fits `budget`.
 
     Works for a value that makes the event cheaper as it grows (noise) and for one that makes it dearer (a
     rate). The event's ε never exceeds the budget's, and is within 0.1% of it.
 
     Args:
         make_event: Gives the event for a value, such as a noise multiplier.
-        budget: The ε, δ and relation that the event must keep to.
-        guess: A value of the right order of magnitude, from which the search starts.
-
-    Returns:
-        The value; its event is within the budget.
 
     Raises:
         InvalidInput: If no value fits.
@@ -118,32 +111,3 @@ def _narrow(
         else:
             outside, high = middle, value
     return inside
-
-
-_LARGEST_EPSILON = 1e6  # protects nobody; beyond it floating point cannot find the noise, and searches for ever
-
-
-@lru_cache(maxsize=256)
-def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-    """The smallest σ/Δ at which one Gaussian release is (ε, δ)-DP (Balle & Wang 2018, Thm 8).
-
-    Args:
-        epsilon: The ε of the release, above 0.
-        delta: Its δ, between 0 and 1.
-
-    Returns:
-        σ divided by the sensitivity Δ.
-
-    >>> round(gaussian_noise_multiplier(1, 1e-5), 6)
-    3.730632
-    """
-    from dp_accounting import gaussian_mechanism
-
-    epsilon = _validate.positive("epsilon", epsilon)
-    delta = _validate.probability("delta", delta, remedy="a Gaussian release needs delta > 0")
-    epsilon = min(epsilon, _LARGEST_EPSILON)
-    sigma = float(gaussian_mechanism.get_sigma_gaussian(epsilon, delta))
-    # The root finder stops on either side of the root; the side that is private is wanted.
-    while gaussian_mechanism.get_epsilon_gaussian(sigma, delta) > epsilon:
-        sigma *= 1 + 1e-9
-    return sigma

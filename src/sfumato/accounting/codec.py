@@ -1,8 +1,10 @@
-"""Events as JSON, so that anyone can recompute an ε from a certificate."""
+"""Events as JSON, so that every reader can recompute an ε from a certificate, in seconds or not at all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from functools import singledispatch
 from typing import Any
 
 from sfumato import _validate
@@ -81,13 +83,7 @@ _NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
 
 
 def event_to_json(event: DpEvent) -> dict[str, Any]:
-    """A plain dictionary that `event_from_json` turns back into an equal event.
-
-    Args:
-        event: Any event of `sfumato.accounting`.
-
-    Returns:
-        The dictionary, for `json.dumps`.
+    """Return a plain dictionary that `event_from_json` turns back into an equal event.
 
     Raises:
         InvalidInput: If the event is of a kind that is not known here.
@@ -99,15 +95,12 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
 
 
 def event_from_json(data: Any) -> DpEvent:
-    """The event that a dictionary describes; anything that is not of its field's type is refused.
+    """Return the event that a dictionary describes; anything that is not of its field's type is refused.
 
     The parameters' ranges are checked, too, so that an event that was read can be priced.
 
     Args:
-        data: What `event_to_json` gave.
-
-    Returns:
-        The event.
+        data: A dictionary of `event_to_json`.
 
     Raises:
         InvalidInput: If a field is missing, of another type or out of its range.
@@ -158,3 +151,90 @@ def _decode(data: Any, depth: int) -> DpEvent:
 def _check_depth(depth: int) -> None:
     if depth > DEEPEST:
         raise InvalidInput(f"expected events inside events at most {DEEPEST} deep, got more; flatten them")
+
+
+# Events from outside
+
+MOST_KINDS_OF_RELEASE = 64
+MOST_RELEASES = 10**12
+MOST_WORK = 2.0**20
+"""Of one kind of release, in points at which its noise is looked at."""
+
+
+def check_affordable(event: DpEvent) -> None:
+    """Raise InvalidInput for an event whose price would take minutes, or more memory than there is.
+
+    Raises:
+        InvalidInput: If it has too many releases or parts.
+
+    >>> from sfumato.accounting import LaplaceEvent, repeat
+    >>> check_affordable(repeat(LaplaceEvent(2.0), 1000))
+    >>> check_affordable(repeat(LaplaceEvent(2.0), 10**15))
+    Traceback (most recent call last):
+        ...
+    sfumato.errors.InvalidInput: expected at most 1e+12 releases, got 1e+15; no one makes so many
+    """
+    parts = events.merged(event)
+    if len(parts) > MOST_KINDS_OF_RELEASE:
+        raise InvalidInput(
+            f"expected at most {MOST_KINDS_OF_RELEASE} kinds of release in one event, got {len(parts)}; "
+            "state one certificate for each part"
+        )
+    releases = sum(parts.values())
+    if releases > MOST_RELEASES:
+        raise InvalidInput(
+            f"expected at most {MOST_RELEASES:g} releases, got {_size(releases)}; no one makes so many"
+        )
+    for part in parts:
+        if not events.gives_everything(part) and not _work(part) <= MOST_WORK:
+            raise InvalidInput(
+                f"expected releases that can be priced in seconds, got a {type(part).__name__} with parameters "
+                "beyond all use; its ε cannot be recomputed here"
+            )
+
+
+def _size(number: int) -> str:
+    return f"{number:g}" if number < 10**300 else "more than 1e+300"
+
+
+@singledispatch
+def _work(event: DpEvent) -> float:
+    return 1.0
+
+
+@_work.register
+def _(event: events.GaussianEvent | events.GaussianSharesEvent) -> float:
+    return 1.0 if 1e-100 < event.noise_multiplier < 1e100 else math.inf
+
+
+@_work.register
+def _(event: events.DiscreteGaussianEvent) -> float:
+    return max(event.sigma, event.sensitivity)  # every whole number near the centre
+
+
+@_work.register
+def _(event: events.DiscreteLaplaceEvent) -> float:
+    return event.sensitivity / 8
+
+
+@_work.register
+def _(event: events.RandomizedResponseEvent) -> float:
+    return 1.0 if event.num_buckets < 2**53 else math.inf
+
+
+@_work.register
+def _(event: events.PoissonSampledEvent) -> float:
+    return _work(event.event)
+
+
+@_work.register
+def _(event: events.MixtureOfGaussiansEvent) -> float:
+    # Its loss has no closed inverse, and the line of the quadrature is as long as the largest shift.
+    usual = 1e-6 <= max(event.sensitivities) / event.standard_deviation <= 4
+    return 2.0**16 * len(event.sensitivities) if usual else math.inf
+
+
+@_work.register
+def _(event: events.RepeatAndSelectEvent) -> float:
+    check_affordable(event.event)
+    return 1.0 if event.mean <= 1e9 and (event.shape == math.inf or event.shape <= 1e6) else math.inf

@@ -1,31 +1,64 @@
-"""What was done, as frozen values; dp-accounting's events, and five that it lacks.
+"""Releases as frozen values: dp-accounting's events, and five that it lacks; neighbouring relations, budgets.
 
 Every noise multiplier is noise / sensitivity *under the relation in force*: under replace-one the sensitivity
-of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that. A sum that is sampled needs
+of a sum of vectors of norm ≤ C is 2C, and the maker of the event divides by that. A sum that is sampled needs
 more than its sensitivity to be priced under replace-one: see `ClippedGaussianEvent`.
 """
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import math
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import singledispatch
+from importlib import _bootstrap
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attr
 import numpy as np
 
 from sfumato import _validate
-from sfumato.accounting.library import load_alone
 from sfumato.errors import InvalidInput, NotPrivate
+
+
+def _load_alone(name: str) -> ModuleType:
+    """Return the module `package.module`, without running its package: dp-accounting's takes a second.
+
+    It is registered under its own name: a later import of the package gets this module and its classes. The
+    lock is the one that imports take, so that another thread gets it whole, and never a second one.
+
+    >>> _load_alone("dp_accounting.dp_event") is _load_alone("dp_accounting.dp_event")
+    True
+    """
+    with _bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
+        if name in sys.modules:
+            return sys.modules[name]
+        package = importlib.util.find_spec(name.rpartition(".")[0])
+        places = None if package is None else package.submodule_search_locations
+        spec = importlib.machinery.PathFinder.find_spec(name, places) if places else None
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
 
 if TYPE_CHECKING:
     from dp_accounting import dp_event
     from dp_accounting.privacy_accountant import NeighboringRelation
 else:
-    dp_event = load_alone("dp_accounting.dp_event")
+    dp_event = _load_alone("dp_accounting.dp_event")
 
 DpEvent: TypeAlias = dp_event.DpEvent
 NoEvent = dp_event.NoOpDpEvent
@@ -42,7 +75,7 @@ RepeatAndSelectEvent = dp_event.RepeatAndSelectDpEvent
 
 
 class Relation(StrEnum):
-    """Which data sets are neighbours: what privacy hides the difference of.
+    """The pairs of data sets whose difference privacy hides.
 
     ADD_REMOVE: one unit is in one data set and not in the other. REPLACE_ONE: one unit has other values; the
     number of units is public. ZERO_OUT: one unit's values are blanked; the number of units is public.
@@ -54,6 +87,36 @@ class Relation(StrEnum):
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
     ZERO_OUT = "zero-out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """(ε, δ) for one data set, one privacy unit and one neighbouring relation.
+
+    Args:
+        epsilon: The most ε that all releases together may cost, above 0.
+        delta: The δ at which ε is counted: 0 for pure ε, otherwise far below 1 / number of units.
+        unit: Who is protected, in one word such as "record" or "person".
+        relation: Which data sets are neighbours; add-remove unless another is named.
+
+    Raises:
+        InvalidInput: If ε or δ is outside its range, or the unit holds characters that are not seen.
+
+    >>> Budget(epsilon=3, delta=1e-5)
+    Budget(epsilon=3.0, delta=1e-05, unit='record', relation=<Relation.ADD_REMOVE: 'add-remove'>)
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "record"
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", _validate.delta("delta", self.delta))
+        _validate.one_of("relation", str(self.relation), [str(relation) for relation in Relation])
+        object.__setattr__(self, "relation", Relation(self.relation))
+        _validate.text("unit", self.unit)
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -159,15 +222,15 @@ class ClippedGaussianEvent(GaussianEvent):
     *The worst pair* for vectors of norm ≤ C is (1−q)N(0, σ²) + qN(±C, σ²). *Proof.* Given the other units'
     draws, the laws are P = (1−q)N(0) + qN(u) and Q = (1−q)N(0) + qN(v), ‖u‖, ‖v‖ ≤ C. At a level α ≥ 1 their
     hockey-stick divergence is q·max (N(u) − αN(v) − βN(0))(S) over sets, β = (α−1)(1−q)/q; the best S is where
-    α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: whoever adds a w with ⟨w, u⟩ ≥ 0 and ⟨w, v−u⟩ ≤ 0 to a
-    point of S stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
+    α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: a point of S plus a w with ⟨w, u⟩ ≥ 0 and
+    ⟨w, v−u⟩ ≤ 0 stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
     such: turning v away from u, at its length, never lowers the divergence, until v = −κu. (Where u = 0 or v
     lies along u there is nothing to turn: move it a little first, in a further dimension if need be, as the
     divergence is continuous.) On that line S is a ray, x ≥ t along u; more of v against u, and more of u, each
     raise the divergence up to C. For α < 1 exchange P and Q, as the pair is symmetric. Such pairs compose,
     however adaptively the releases are chosen (Zhu, Dong, Wang 2022, theorem 10). The pair is that of Lebeda,
     Regehr, Kamath, Steinke 2024 ("Avoiding pitfalls for privacy accounting of subsampled mechanisms under
-    composition"); what sampling does to δ is in Balle, Barthe, Gaboardi 2018.
+    composition"); the effect of sampling on δ is in Balle, Barthe, Gaboardi 2018.
 
     Attributes:
         noise_multiplier: Noise / C; under replace-one noise / 2C.
@@ -202,13 +265,7 @@ class ExponentialMechanismEvent(DpEvent):
 
 
 def pure(epsilon: float) -> DpEvent:
-    """An ε-DP release of which nothing more is known.
-
-    Args:
-        epsilon: The ε of the release.
-
-    Returns:
-        The event.
+    """Return an ε-DP release of which nothing more is known.
 
     >>> from sfumato.accounting import epsilon
     >>> round(epsilon(pure(0.3), 0), 4)
@@ -218,14 +275,10 @@ def pure(epsilon: float) -> DpEvent:
 
 
 def repeat(event: DpEvent, count: int) -> DpEvent:
-    """The same thing done `count` times.
+    """Return the same thing done `count` times.
 
     Args:
-        event: What is done once.
         count: How often, 0 or more.
-
-    Returns:
-        One event for all of them.
 
     >>> repeat(GaussianEvent(2.0), 0)
     NoOpDpEvent()
@@ -237,13 +290,10 @@ def repeat(event: DpEvent, count: int) -> DpEvent:
 
 
 def compose(*events: DpEvent) -> DpEvent:
-    """One event for several releases from the same data.
+    """Return one event for several releases from the same data.
 
     Args:
         events: The releases, in any order.
-
-    Returns:
-        Their composition.
 
     >>> from sfumato.accounting import epsilon
     >>> round(epsilon(compose(LaplaceEvent(2.0), LaplaceEvent(2.0)), 0), 4)
@@ -260,7 +310,6 @@ def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
 
     Args:
         sample_rate: The probability, in (0, 1].
-        event: What is released from the subset.
 
     Returns:
         The event with its amplification by sampling.
@@ -276,7 +325,7 @@ def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
 
 
 def atoms(event: DpEvent, count: int = 1) -> Iterable[tuple[DpEvent, int]]:
-    """The releases inside `event`, each with how often it happens; parameters are checked on the way."""
+    """Return the releases inside `event`, each with how often it happens; parameters are checked on the way."""
     if isinstance(event, RepeatedEvent):
         yield from atoms(event.event, count * _validate.integer("count", event.count))
     elif isinstance(event, ComposedEvent):
@@ -296,7 +345,7 @@ def merged(event: DpEvent) -> dict[DpEvent, int]:
 
 
 def hashable(event: DpEvent) -> DpEvent:
-    """The same event with tuples for lists, at every depth, so that it can be a key."""
+    """Return the same event with tuples for lists, at every depth, so that it can be a key."""
     changed: dict[str, Any] = {}
     for field in attr.fields(type(event)):
         value = getattr(event, field.name)
@@ -335,7 +384,7 @@ def with_norm_bound(event: DpEvent) -> DpEvent:
 
 
 def gives_everything(event: DpEvent) -> bool:
-    """Whether the release has no noise at all, so that no ε holds."""
+    """Return whether the release has no noise at all, so that no ε holds."""
     inner = event.event if isinstance(event, PoissonSampledEvent) else event
     if isinstance(inner, NonPrivateEvent):
         return True
@@ -435,84 +484,14 @@ def _known() -> list[str]:
     return sorted(kind.__name__ for kind in check.registry if kind not in (object, NonPrivateEvent))
 
 
-def parallel(events: Sequence[DpEvent], *, relation: Relation = Relation.ADD_REMOVE) -> DpEvent:
-    """One event that bounds releases from *declared* disjoint parts of the data.
-
-    Under add/remove and zero-out a unit is in one part only, so the dearest release bounds them all; under
-    replace-one a unit may leave one part and enter another, so the two dearest add up (McSherry 2009, §2.4).
-    Parts must be of one kind, so that "dearest" has a meaning at every δ.
-
-    Args:
-        events: One release for each part, all of one kind.
-        relation: Which data sets are neighbours.
-
-    Returns:
-        The bound.
-
-    Raises:
-        InvalidInput: If the releases are of different kinds.
-
-    >>> parallel([LaplaceEvent(2.0), LaplaceEvent(1.0)])
-    LaplaceDpEvent(noise_multiplier=1.0)
-    """
-    if len({type(event) for event in events}) > 1:
-        raise InvalidInput(
-            "expected parallel events of one kind, got "
-            + ", ".join(sorted({type(event).__name__ for event in events}))
-            + "; charge releases of different kinds one after another"
-        )
-    dearest = sorted(events, key=_rank, reverse=True)
-    return compose(*dearest[: 2 if relation is Relation.REPLACE_ONE else 1])
-
-
-@singledispatch
-def _rank(event: DpEvent) -> float:
-    """A number that orders events of one kind by their cost."""
-    raise InvalidInput(
-        f"expected parallel events that are ordered by one parameter, got {type(event).__name__}; "
-        "charge these releases one after another"
-    )
-
-
-@_rank.register
-def _(event: GaussianEvent | LaplaceEvent) -> float:
-    return -float(event.noise_multiplier)
-
-
-@_rank.register
-def _(event: DiscreteLaplaceEvent) -> float:
-    return float(event.noise_parameter * event.sensitivity)
-
-
-@_rank.register
-def _(event: DiscreteGaussianEvent) -> float:
-    return float(event.sensitivity / event.sigma) if event.sigma else math.inf
-
-
-@_rank.register
-def _(event: ExponentialMechanismEvent) -> float:
-    return float(event.epsilon)
-
-
-@_rank.register(ApproximateEvent)
-def _(event: ApproximateEvent) -> float:
-    if event.delta:
-        raise InvalidInput("expected parallel (ε, δ) events with delta=0; charge these one after another")
-    return float(event.epsilon)
-
-
 def for_group(event: DpEvent, size: int) -> DpEvent:
-    """The event as a group of `size` people together experiences it.
+    """Return the event as a group of `size` people together experiences it.
 
     Gaussian, Laplace: `size` times the sensitivity. Poisson-sampled Gaussian: each member is in the batch on
     their own, so the shift is binomial (Ganesh 2024, Thm 3.1). Randomised response: one report each.
 
     Args:
-        event: What one person experiences.
         size: How many people the group has.
-
-    Returns:
-        The event to price.
 
     Raises:
         InvalidInput: If there is no bound for groups of such an event.

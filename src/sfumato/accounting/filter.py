@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sfumato.accounting.budget import Budget
-from sfumato.accounting.events import ApproximateEvent, DpEvent, Relation, atoms, compose, pure, repeat
+from sfumato.accounting.events import ApproximateEvent, Budget, DpEvent, Relation, atoms, compose, pure, repeat
 from sfumato.accounting.pld import epsilon
 from sfumato.accounting.rdp import Divergences, pure_divergences, rdp, to_epsilon
 from sfumato.errors import NotPrivate
@@ -22,7 +21,7 @@ _APPROXIMATE_SHARE = 0.1  # of δ, for charges of which only (ε, δ) is known
 
 @dataclass(frozen=True)
 class Spending:
-    """What the charges so far add up to, in the units the filter counts in."""
+    """The sum of the charges so far, in the units of the filter."""
 
     divergences: tuple[float, ...]
     failure: float
@@ -49,8 +48,8 @@ class PrivacyFilter:
     never exceeds ε (Rogers et al. 2016, Thm 3.4).
 
     Three orders suit spending of the whole budget. While little of it is spent they say far too much: the
-    first Gaussian charge of ε = 0.1 counts 0.6 of a budget of 3. Larger orders suit that. With `fine` some of
-    them are there too, with a tenth of δ together, which costs the three less than a hundredth of their room.
+    first Gaussian charge of ε = 0.1 counts 0.6 of a budget of 3. Larger orders suit that: some of them have a
+    tenth of δ together, which costs the three less than a hundredth of their room.
 
     Charges of which only (ε, δ') is known count as ε-DP outside an event of probability δ'; their δ' add up in
     a share of δ set aside.
@@ -59,20 +58,17 @@ class PrivacyFilter:
         budget: The ε and δ that all charges together must keep to. It also fixes the orders.
         taken: The part of δ that is used up elsewhere.
         limit: An ε to hold the charges to in place of the budget's.
-        fine: Whether to count at larger orders too.
 
     >>> spent = PrivacyFilter(Budget(epsilon=1)).spending(pure(0.75))
     >>> PrivacyFilter(Budget(epsilon=1)).fits(spent + spent)
     False
     """
 
-    def __init__(
-        self, budget: Budget, *, taken: float = 0.0, limit: float | None = None, fine: bool = False
-    ) -> None:
+    def __init__(self, budget: Budget, *, taken: float = 0.0, limit: float | None = None) -> None:
         self.budget = budget
         self.limit = budget.epsilon if limit is None else limit
         coarse = _orders(budget)
-        larger = _larger_orders(budget, coarse) if fine else ()
+        larger = _larger_orders(budget, coarse)
         self.orders = (*coarse, *larger)
         free = max(0.0, budget.delta - taken)
         self._failure = free * _APPROXIMATE_SHARE
@@ -87,7 +83,7 @@ class PrivacyFilter:
         return Spending((0.0,) * (len(self.orders) + 1), 0.0)
 
     def spending(self, event: DpEvent) -> Spending:
-        """What `event` counts, the pure ε last; an ApproximateEvent is split into its ε and its δ."""
+        """Return the figures of `event`, the pure ε last; an ApproximateEvent is split into its ε and its δ."""
         relation = self.budget.relation
         if not self.orders:
             return Spending((epsilon(event, 0.0, relation=relation),), 0.0)
@@ -99,15 +95,15 @@ class PrivacyFilter:
         return Spending((*divergences, epsilon(known, 0.0, relation=relation)), failure)
 
     def _of_pure(self, value: float) -> Spending:
-        """What `spending(pure(value))` gives, without a look at what the event may be."""
+        """Return `spending(pure(value))`, without the checks of an event."""
         return Spending((*pure_divergences(value, np.array(self.orders)).tolist(), value), 0.0)
 
     def _of_gaussian(self, precision: float) -> Spending:
-        """What a Gaussian release of noise 1/√precision counts, α/2σ² at each order (Mironov 2017, Prop. 7)."""
+        """Return the figures of a Gaussian release of noise σ = 1/√precision: α/2σ² (Mironov 2017, Prop. 7)."""
         return Spending((*(order * precision / 2 for order in self.orders), math.inf), 0.0)
 
     def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:
-        """Whether all of it keeps to ε and to the share of δ; `slack` is relative, as sums of ε round."""
+        """Return whether all of it keeps to ε and the share of δ; `slack` is relative, as sums of ε round."""
         if spending.failure > self._failure * (1 + slack):
             return False
         return self.epsilon(spending) <= self.limit * (1 + slack)
@@ -121,7 +117,7 @@ class PrivacyFilter:
         return max(0.0, min(float(np.min(by_order)), pure_epsilon))
 
     def largest_pure_charge(self, spending: Spending, *, at_most: float = math.inf) -> float:
-        """The largest ε of a pure charge, up to `at_most`, that would still fit."""
+        """Return the largest ε of a pure charge, up to `at_most`, that would still fit."""
         if not self.fits(spending):
             return 0.0
 
@@ -141,7 +137,7 @@ class PrivacyFilter:
         return min(low, at_most)
 
     def least_gaussian_noise(self, spending: Spending) -> float:
-        """The least noise multiplier of a Gaussian charge that would still fit; infinite where none does."""
+        """Return the least noise multiplier of a Gaussian charge that would fit; infinite where none does."""
 
         def accepts(precision: float) -> bool:
             return self.fits(spending + self._of_gaussian(precision))

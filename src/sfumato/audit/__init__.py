@@ -7,7 +7,6 @@ A proof on paper bounds ε from above, an attack in practice from below; a claim
 True
 """
 
-from sfumato._renamed import old_names
 from sfumato.audit import one_run, trade_off
 from sfumato.audit.bounds import (
     DISPLAY_ALPHA,
@@ -107,7 +106,3 @@ __all__ = [
     "vote_attack",
     "worst_votes",
 ]
-
-__getattr__ = old_names(
-    __name__, {"Estimate": "RateEstimate", "Outcome": "ReplayOutcome", "Release": "ReplayedRelease"}
-)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from sfumato import randomness
 from sfumato.errors import Refused
 from sfumato.randomness import Bools, Floats, Integers, Sampler
+from sfumato.schema import Model
 
 Data = TypeVar("Data")
 _PER_UNIT = ("uniform", "bernoulli")
@@ -256,6 +257,8 @@ def _movement(one: ReplayedRelease, other: ReplayedRelease) -> float:
 def _compare(path: str, one: Any, other: Any) -> list[str]:
     """Paths at which two public values differ."""
     where = path or "public"
+    if isinstance(one, Model) and type(one) is type(other):
+        return _compare(path, one.to_json(), other.to_json())
     if is_dataclass(one) and type(one) is type(other) and not isinstance(one, type):
         names = [item.name for item in fields(one)]
         return _compare(path, {n: getattr(one, n) for n in names}, {n: getattr(other, n) for n in names})

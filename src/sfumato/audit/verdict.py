@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sfumato.audit.bounds import DISPLAY_ALPHA, VERDICT_ALPHA
-from sfumato.results import Audit
+from sfumato.runs import Audit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ def check_plan(certificate: Certificate) -> bool:
 
 
 def _made_by(planned: Planned, certificate: Certificate) -> bool:
-    from sfumato.ledger.charge import part_of, same_releases
+    from sfumato.ledger.rule import part_of, same_releases
 
     if planned.event is not None:
         stated = certificate.planned or certificate.event
@@ -91,7 +91,7 @@ def _training(plan: Mapping[str, Any]) -> Planned:
 
 def _adapted(plan: Mapping[str, Any]) -> Planned:
     from sfumato.accounting import compose
-    from sfumato.recipes.statistic import StatisticPlan
+    from sfumato.learn.statistic import StatisticPlan
     from sfumato.training import TrainingPlan
 
     first, head = StatisticPlan(**plan["statistic"]), TrainingPlan.from_json(plan["head"])
@@ -100,9 +100,9 @@ def _adapted(plan: Mapping[str, Any]) -> Planned:
 
 
 def _images(plan: Mapping[str, Any]) -> Planned:
-    from sfumato.recipes.images import ImagePlan
+    from sfumato.plugins import part
 
-    own = ImagePlan.from_json(plan)
+    own = part("images").ImagePlan.from_json(plan)
     unit = None if own.head is None else own.head.unit
     return Planned(event=own.event(), whole=True, relation="add-remove", unit=unit)
 
@@ -120,7 +120,7 @@ def _votes(votes: Mapping[str, Any]) -> Planned:
 
 
 def _trials(plan: Mapping[str, Any]) -> Planned:
-    from sfumato.recipes.tuning import selection_event
+    from sfumato.learn.tuning import selection_event
     from sfumato.training import TrainingPlan
 
     trial = TrainingPlan.from_json(plan["trial"])

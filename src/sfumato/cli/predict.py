@@ -13,7 +13,7 @@ from sfumato.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sfumato.recipes.table.model import TableModel
+    from sfumato.learn.table.model import TableModel
     from sfumato.released import Predictor
 
 
@@ -42,10 +42,9 @@ def predict(
     Example: sfumato predict out/mnist mnist --out answers.csv
     """
     from sfumato.loading import load
-    from sfumato.recipes.images import ImageSampler
 
     model = load(run)
-    if isinstance(model, ImageSampler):
+    if not hasattr(model, "predict"):
         raise InvalidInput(
             f"expected a model that answers, got a sampler of synthetic images at {run}; draw images with "
             "sfumato.load(folder).draw(count, seed=1)"
@@ -72,7 +71,7 @@ def _inputs(model: Predictor | TableModel, data: str) -> tuple[Any, Sequence[str
     from sfumato.datasets import read_pictures
     from sfumato.datasets.clean import read_rows
     from sfumato.datasets.text_table import TextForm
-    from sfumato.recipes.table.model import TableModel
+    from sfumato.learn.table.model import TableModel
 
     if isinstance(model, TableModel):
         rows = read_rows(Path(data).expanduser(), TextForm(), model.encoding.names)

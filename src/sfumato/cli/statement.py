@@ -69,9 +69,10 @@ def check(
     Example: sfumato statement check statement.json --key holder.pub --trust holder.revocation.json
     """
     from sfumato.governance import Statement
-    from sfumato.ledger.documents import STATEMENT, read_object, refuse_others
+    from sfumato.ledger.documents import STATEMENT, refuse_others
+    from sfumato.schema import read_file
 
-    statement = Statement(read_object(file, "a statement"))
+    statement = Statement(read_file(file, "a statement"))
     refuse_others(statement.data, STATEMENT)
     signer = statement.signer
     check_signer(signer, key, trust or [])

@@ -154,8 +154,8 @@ def _show_price(request: Request, book: Ledger, *, json: bool) -> None:
 def _released(
     request: Request, book: Ledger, places: Places, engine: str | None, master: str, test_seed: int | None
 ) -> Released:
+    from sfumato.learn.marginals import engine_marginals
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.marginals import engine_marginals
     from sfumato.synthesis import release
 
     with show.stages(request.stages) as next_stage:
@@ -173,8 +173,8 @@ def _released(
 def _attack(request: Request, epsilon: float, places: Places, engine: str | None, master: str) -> Found:
     """How well an attacker tells who was in, beside what ε allows: a run for the holder, never released."""
     from sfumato.audit import one_run
+    from sfumato.learn.marginals import engine_marginals
     from sfumato.randomness import SecretStream
-    from sfumato.recipes.marginals import engine_marginals
     from sfumato.synthesis import PaidTable, Synthesizer, WithCanaries, draw_canaries, linked, membership_scores
 
     sampler = SecretStream()

@@ -16,9 +16,9 @@ from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
     from sfumato.fitting import Evaluation
+    from sfumato.learn import Canaries, Classifier, HoldOut, Trained
+    from sfumato.learn.plain import PlainlyTrained
     from sfumato.ledger import Ledger
-    from sfumato.recipes import Canaries, Classifier, HoldOut, Trained
-    from sfumato.recipes.plain import PlainlyTrained
 
 _RECIPE = "recipe"
 RULES = (
@@ -50,6 +50,12 @@ RULES = (
         needs=("out",),
         excludes=("plain", "dry_run", "audit"),
         because="it ends the interrupted private run in --out",
+    ),
+    Rule(
+        option="accept_new_graph",
+        needs=("out",),
+        excludes=("plain", "dry_run"),
+        because="it goes on with the interrupted private run in --out",
     ),
     Rule(option="canaries", needs=("audit",), because="it says of which kind the canaries are"),
     Rule(option="audit", needs=("out",), because="what the canaries show goes to its private folder"),
@@ -89,10 +95,12 @@ def train(
         float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
     ] = 1e-5,
     epochs: Annotated[
-        float | None, typer.Option(help="Number of epochs. Default: 10, or the recipe's.")
+        float | None,
+        typer.Option(help="Number of epochs. Default: 10, or the recipe's."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Expected batch size. Default: 1024, or the recipe's.")
+        int | None,
+        typer.Option(help="Expected batch size. Default: 1024, or less for 100 to 200 steps; or the recipe's."),
     ] = None,
     learning_rate: Annotated[
         float | None,
@@ -159,6 +167,13 @@ def train(
             help="End an interrupted run: take no further step, and release what its last checkpoint holds.",
         ),
     ] = False,
+    accept_new_graph: Annotated[
+        bool,
+        typer.Option(
+            "--accept-new-graph",
+            help="Resume although the model's code or torch's version is another than before.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show price, time and memory. Nothing is spent.")
     ] = False,
@@ -168,8 +183,8 @@ def train(
 
     Example: sfumato train --data mnist --epsilon 1 --delta 1e-5 --out out/mnist
     """
-    from sfumato.recipes import Classifier, Settings
-    from sfumato.recipes.plain import train as train_plainly
+    from sfumato.learn import Classifier, Settings
+    from sfumato.learn.plain import train as train_plainly
 
     if train_from_policy(context):
         return
@@ -201,7 +216,11 @@ def train(
             hold_out=_hold_out(hold_out, hold_out_epsilon),
             canaries=_canaries(audit, canaries),
         ).on(device)
-        answer = _dry_run(ready, book) if dry_run else _private(ready, book, out, finish=finish)
+        answer = (
+            _dry_run(ready, book)
+            if dry_run
+            else _private(ready, book, out, finish=finish, accept_new_graph=accept_new_graph)
+        )
     _show(answer, place, json=json)
 
 
@@ -215,13 +234,13 @@ def _new_place(out: Path | None) -> Path | None:
 
 
 def _hold_out(share: float | None, epsilon: float) -> HoldOut | None:
-    from sfumato.recipes import HoldOut
+    from sfumato.learn import HoldOut
 
     return None if share is None else HoldOut(share=share, epsilon=epsilon)
 
 
 def _canaries(count: int | None, kind: str) -> Canaries | None:
-    from sfumato.recipes import Canaries
+    from sfumato.learn import Canaries
 
     return None if count is None else Canaries(count=count, kind=kind)
 
@@ -237,7 +256,9 @@ def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
         show_room(shown)
 
 
-def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool) -> dict[str, Any]:
+def _private(
+    ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool, accept_new_graph: bool
+) -> dict[str, Any]:
     """Charge and train, under a bar."""
     from sfumato.training import EpochReport, PrivateTrainer
 
@@ -251,7 +272,14 @@ def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)
 
-        trained = ready.train(ledger=book, out=out, on_step=after_step, on_epoch=after_epoch, finish=finish)
+        trained = ready.train(
+            ledger=book,
+            out=out,
+            on_step=after_step,
+            on_epoch=after_epoch,
+            finish=finish,
+            accept_new_graph=accept_new_graph,
+        )
     answer = _answer(ready, trained)
     if book is not None:
         answer |= {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}

@@ -13,9 +13,9 @@ from sfumato.cli.options import Rule, check
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from sfumato.learn.table import TableRun, TableTraining
     from sfumato.ledger import Ledger
     from sfumato.policy import Policy
-    from sfumato.recipes.table import TableRun, TableTraining
 
 PolicyFile = Annotated[
     Path | None,
@@ -88,9 +88,9 @@ def _show(ready: TableTraining, answer: dict[str, Any]) -> None:
 
 
 def _run(given: dict[str, Any]) -> tuple[TableTraining, dict[str, Any]]:
+    from sfumato.learn import HoldOut
+    from sfumato.learn.table import TableTraining
     from sfumato.policy import load_policy
-    from sfumato.recipes import HoldOut
-    from sfumato.recipes.table import TableTraining
 
     policy = load_policy(given["policy"]).one_table(given.get("table"), having=[given["target"]])
     ready = TableTraining.prepare(

@@ -52,7 +52,7 @@ def tune(
 
     Example: sfumato tune --data digits --epsilon 3 --trials 5 --out out/tuned
     """
-    from sfumato.recipes import tuning
+    from sfumato.learn import tuning
     from sfumato.storage import RunFolder
 
     check(context, (PAYS, *SHARES))

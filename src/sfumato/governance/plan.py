@@ -349,7 +349,7 @@ class Plan:
 
     def _priced(self) -> PlanPrice:
         event, budget = self.event(), self.budget
-        rule = PrivacyFilter(budget, fine=True)  # as new ledgers count
+        rule = PrivacyFilter(budget)
         spending = rule.nothing
         for release in self.releases:
             spending = spending + rule.spending(release.whole)

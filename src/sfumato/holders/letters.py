@@ -39,7 +39,7 @@ from sfumato.holders.tasks import Material
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms.grid import Integers
-from sfumato.results import Training, write_run
+from sfumato.runs import Training, write_run
 from sfumato.storage import RunFolder
 from sfumato.training import PrivateTrainer
 

@@ -17,8 +17,8 @@ from sfumato.ledger.certificate import Certificate, Prices, Unrecorded
 from sfumato.ledger.chain import Entry, Head
 from sfumato.ledger.charge import Charge, ChargeRequest, Lease
 from sfumato.ledger.ledger import Ledger, move
+from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.signing import KeyStatement, PrivateKey, PublicKey, trusted_keys
-from sfumato.ledger.spending import Reservation
 from sfumato.ledger.verify import Witness
 
 __all__ = [

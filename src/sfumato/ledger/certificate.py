@@ -6,12 +6,11 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 from sfumato import _validate
 from sfumato.accounting import (
@@ -27,26 +26,16 @@ from sfumato.accounting import (
     rdp_epsilon,
 )
 from sfumato.accounting.events import check_norm_bound
+from sfumato.caveats import Caveat, Code, as_caveats, codes
 from sfumato.errors import InvalidInput, NotPrivate
-from sfumato.ledger.chain import Head
-from sfumato.ledger.charge import part_of
-from sfumato.ledger.documents import CERTIFICATE, read_object, refuse_others
-from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, is_hexadecimal, signer
+from sfumato.ledger.chain import Digest, Head
+from sfumato.ledger.documents import CERTIFICATE, refuse_others
+from sfumato.ledger.rule import part_of
+from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
+from sfumato.schema import Count, Delta, Epsilon, Json, Model, Words, read, read_file
 from sfumato.storage import write_whole
 
 PURPOSE = "certificate"  # of a signature
-SEEDED = "not private: the noise came from a seeded stream, and whoever knows the seed can subtract it"
-UNSIGNED = "not signed: the key that SFUMATO_KEY names could not be used"
-STOPPED = (
-    "stopped early: how much of the plan ran was decided while it ran, so the exact price of the shorter plan "
-    "does not hold; pld is that of the whole plan, rdp that of what ran by a filter at orders fixed before; "
-    "each holds however the stop was decided"
-)
-RESERVED = (
-    "reserved as entry {entry} of a ledger, and not settled: the whole plan counts there; call finish(), and "
-    "take the certificate then"
-)
-UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"
 _PACKAGES = ("sfumato", "dp-accounting", "numpy", "scipy", "torch", "opendp", "randomgen")
 FORMAT = 1
 MEANS = {
@@ -72,21 +61,13 @@ class Prices:
     rdp: float | None
 
     def __post_init__(self) -> None:
-        for name in ("pld", "rdp"):
-            _optional(_validate.non_negative)(f"{name} epsilon", getattr(self, name))
+        for name, value in (("pld epsilon", self.pld), ("rdp epsilon", self.rdp)):
+            if value is not None:
+                _validate.non_negative(name, value)
 
     @classmethod
     def of(cls, event: DpEvent, delta: float, *, relation: Relation, planned: DpEvent | None = None) -> Prices:
-        """Price an event, or the part that ran of a plan that was stopped early.
-
-        Args:
-            event: The releases that ran.
-            delta: The δ at which ε is wanted.
-            relation: The neighbouring relation.
-            planned: The whole plan, if the run was stopped early.
-
-        Returns:
-            Both prices.
+        """Return both prices of an event, or of the part that ran of a plan that was stopped early.
 
         >>> from sfumato.accounting import GaussianEvent
         >>> prices = Prices.of(GaussianEvent(4.530877), 1e-6, relation=Relation.ADD_REMOVE)
@@ -152,12 +133,19 @@ class Certificate:
         dataset: The declared id of the data set, if it has one.
         plan: The settings of the run.
         eta: η, the bound of rounding errors that the noise was scaled up for.
-        caveats: Limits of the guarantee, in sentences.
+        caveats: Limits of the guarantee.
         versions: The versions of the packages that ran.
         head: The entry of the ledger where the release was charged.
         epsilon_ledger: ε of all charges of the ledger up to this one.
         time: When it was charged.
         signature: The signature that `signed` adds.
+
+    Terms:
+        reserved: The entry that holds the whole plan, of a run that is not settled yet.
+        key: The holder's private key.
+        part: The certificate of an object that was made under the charge of this release.
+        data: A dictionary of `to_json`.
+        path: The file's name.
 
     >>> from sfumato.accounting import LaplaceEvent
     >>> certificate = Certificate.of(LaplaceEvent(2.0), purpose="mean age", delta=0)
@@ -176,7 +164,7 @@ class Certificate:
     dataset: str | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     eta: float | None = None
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     head: Head | None = None
     epsilon_ledger: float | None = None
@@ -184,12 +172,11 @@ class Certificate:
     signature: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse texts that `from_json` would refuse."""
+        """Refuse texts that `from_json` would refuse; sentences become caveats."""
         for name in ("purpose", "unit", "dataset"):
             if getattr(self, name) is not None:
                 _validate.text(name, getattr(self, name))
-        for caveat in self.caveats:
-            _validate.text("caveats", caveat)
+        object.__setattr__(self, "caveats", as_caveats(self.caveats))
 
     @classmethod
     def of(
@@ -211,33 +198,13 @@ class Certificate:
         time: str | None = None,
         reserved: Head | None = None,
     ) -> Certificate:
-        """Make a certificate with prices computed here and now.
-
-        Args:
-            event: The releases that ran.
-            purpose: The release, in one line.
-            delta: The δ at which it is priced.
-            unit: The unit that is protected.
-            relation: The neighbouring relation.
-            private: False if noise was seeded or something was read off the data.
-            planned: The whole plan of a run that was stopped early.
-            dataset: The declared id of the data set.
-            plan: The settings of the run.
-            eta: η, the bound of rounding errors that the noise was scaled up for.
-            caveats: Limits of the guarantee, in sentences.
-            head: The ledger's entry; without one a caveat says so.
-            epsilon_ledger: ε of all charges of the ledger up to this one.
-            time: When it was charged.
-            reserved: The entry that holds the whole plan, of a run that is not settled yet.
-
-        Returns:
-            The certificate.
-        """
+        """Return a certificate with prices computed here and now."""
         delta = _validate.delta("delta", delta)
-        own = [] if private else [SEEDED]
-        own += [] if head else [UNRECORDED if reserved is None else RESERVED.format(entry=reserved.sequence)]
+        own = [] if private else [Code.SEEDED()]
+        if head is None:
+            own.append(Code.UNRECORDED() if reserved is None else Code.RESERVED(entry=reserved.sequence))
         prices = Prices.of(event, delta, relation=Relation(relation), planned=planned)
-        own += [] if planned is None else [f"{STOPPED}; {_smaller(prices)}"]
+        own += [] if planned is None else [Code.STOPPED_EARLY(smaller=_smaller(prices))]
         made = cls(
             purpose=purpose,
             unit=unit,
@@ -250,7 +217,7 @@ class Certificate:
             dataset=dataset,
             plan=dict(plan or {}),
             eta=eta,
-            caveats=(*own, *_validate.sentences("caveats", caveats)),
+            caveats=(*own, *as_caveats(caveats)),
             versions=dict(_installed()),
             head=head,
             epsilon_ledger=epsilon_ledger,
@@ -261,46 +228,26 @@ class Certificate:
         return _signed(made)
 
     @property
-    def warning(self) -> str | None:
+    def warning(self) -> Caveat | None:
         """One sentence where (ε, δ) promises practically no protection."""
         return protection_warning(self.prices.epsilon, self.delta)
 
     def signed(self, key: PrivateKey) -> Certificate:
-        """Sign the certificate over all its fields.
-
-        Args:
-            key: The holder's private key.
-
-        Returns:
-            The same certificate with a signature.
-        """
+        """Return the same certificate with a signature over all its fields."""
         return replace(self, signature=key.sign(PURPOSE, self.to_json())[FIELD])
 
     def with_part(self, part: Certificate) -> Certificate:
-        """Add the caveats of the certificate of one part of the release.
-
-        Args:
-            part: The certificate of an object that was made under this charge.
-
-        Returns:
-            The certificate with the caveats of both; private only if both are.
-        """
-        told = [caveat for caveat in part.caveats if caveat not in (UNRECORDED, part.warning)]
+        """Return the certificate with the caveats of a part of the release too; private only if both are."""
+        own = (Code.UNRECORDED, Code.NO_PROTECTION, Code.STOPPED_EARLY)
         both = replace(self, private=self.private and part.private)
-        return both.with_caveats([caveat for caveat in told if not caveat.startswith(STOPPED)])
+        return both.with_caveats([caveat for caveat in part.caveats if caveat.code not in own])
 
     def with_caveats(self, caveats: Sequence[str]) -> Certificate:
-        """Add further sentences, and sign anew if SFUMATO_KEY names a key.
-
-        Args:
-            caveats: The sentences; repeated ones are left out.
-
-        Returns:
-            The certificate.
-        """
-        all_of_them = dict.fromkeys((*self.caveats, *_validate.sentences("caveats", caveats)))
-        all_of_them.pop(UNSIGNED, None)
-        return _signed(replace(self, caveats=tuple(all_of_them), signature=None))
+        """Return the certificate with further caveats, signed anew if SFUMATO_KEY names a key."""
+        known = [caveat for caveat in self.caveats if caveat.code is not Code.UNSIGNED]
+        return _signed(
+            replace(self, caveats=tuple(dict.fromkeys((*known, *as_caveats(caveats)))), signature=None)
+        )
 
     @property
     def signer(self) -> PublicKey | None:
@@ -308,24 +255,14 @@ class Certificate:
         return signer(PURPOSE, self.to_json())
 
     def recompute(self) -> Prices:
-        """Compute ε by each accountant, from the events alone.
-
-        Returns:
-            The prices.
-
-        Raises:
-            InvalidInput: If that would take too long.
-        """
+        """Return ε by each accountant, from the events alone; InvalidInput if that would take too long."""
         for event in (self.event, self.planned):
             if event is not None:
                 check_affordable(event)
         return Prices.of(self.event, self.delta, relation=self.relation, planned=self.planned)
 
     def verify(self) -> Prices:
-        """Compute the prices again and compare them with the stated ones.
-
-        Returns:
-            The prices that were computed.
+        """Return the prices, computed again and compared with the stated ones.
 
         Raises:
             NotPrivate: If other prices are stated, or a caveat that must be stated is missing.
@@ -343,7 +280,7 @@ class Certificate:
                     f"expected the certificate to state {name} epsilon={computed}, as its events cost, "
                     f"got {name} epsilon={stated}; do not rely on it"
                 )
-        if not self.private and SEEDED not in self.caveats:
+        if not self.private and Code.SEEDED not in codes(self.caveats):
             raise NotPrivate("expected a seeded run's certificate to say so, got none of that in its caveats")
         if self.planned is not None:
             self._check_stop(self.planned)
@@ -353,7 +290,7 @@ class Certificate:
     def _check_stop(self, planned: DpEvent) -> None:
         if not part_of(self.event, planned):
             raise NotPrivate("expected a run that was stopped early to be a part of its plan, got another")
-        if not any(caveat.startswith(STOPPED) for caveat in self.caveats):
+        if Code.STOPPED_EARLY not in codes(self.caveats):
             raise NotPrivate("expected the certificate of a run that was stopped early to say so, got none")
 
     def _check_ledger(self, found: Prices) -> None:
@@ -367,11 +304,7 @@ class Certificate:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Give the certificate as a dictionary for `json.dumps`.
-
-        Returns:
-            The dictionary.
-        """
+        """Return the certificate as a dictionary for `json.dumps`."""
         data = {
             "format": FORMAT,
             "purpose": self.purpose,
@@ -386,7 +319,7 @@ class Certificate:
             "dataset": self.dataset,
             "plan": dict(self.plan),
             "eta": self.eta,
-            "caveats": list(self.caveats),
+            "caveats": [caveat.to_json() for caveat in self.caveats],
             "versions": dict(self.versions),
             "ledger": self.head.to_json() if self.head else None,
             "time": self.time,
@@ -395,52 +328,73 @@ class Certificate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
-        """Read the certificate in `data`: every field of its type, and no signature or one that fits.
-
-        Args:
-            data: A dictionary of `to_json`.
-
-        Returns:
-            The certificate.
+        """Return the certificate in `data`: every field of its type, and no signature or one that fits.
 
         Raises:
             InvalidInput: If a field is not of its type.
             NotVerified: If it carries a signature that does not fit.
         """
-        found = _parsed(data)
+        refuse_others(data, CERTIFICATE)
+        file: _File = read(_File, data, name="")
+        if file.epsilon_means != MEANS:
+            raise InvalidInput("expected epsilon_means to be the sentences of this format, got others")
+        if file.time is not None:
+            _check_time(file.time)
         signer(PURPOSE, data)  # of the very text that was read
-        return cls(**found)
+
+        def as_written(checked: float | None, value: Any) -> Any:
+            """Return a number as the signature covers it: an integer stays one."""
+            return None if checked is None else value
+
+        costs = data["epsilon"]
+        return cls(
+            purpose=file.purpose,
+            unit=file.unit,
+            relation=file.relation,
+            delta=data["delta"],
+            event=event_from_json(file.event),
+            prices=Prices(pld=costs["pld"], rdp=costs["rdp"]),
+            private=file.private,
+            planned=None if file.planned is None else event_from_json(file.planned),
+            dataset=file.dataset,
+            plan=data["plan"],
+            eta=as_written(file.eta, data["eta"]),
+            caveats=tuple(Caveat.from_json(item) for item in data["caveats"]),
+            versions=file.versions,
+            head=None if file.ledger is None else Head(sequence=file.ledger.sequence, hash=file.ledger.hash),
+            epsilon_ledger=as_written(file.epsilon.ledger, costs["ledger"]),
+            time=file.time,
+            signature=file.signature,
+        )
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file whole or not at all, readable by all users.
-
-        Args:
-            path: The file's name.
-        """
+        """Write the file whole or not at all, readable by all users."""
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_whole(path, text.encode(), readable=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Certificate:
-        """Read a file that `write` wrote.
-
-        Args:
-            path: The file's name.
-
-        Returns:
-            The certificate.
-        """
-        return cls.from_json(read_object(path, "a certificate"))
+        """Return the certificate in a file that `write` wrote."""
+        return cls.from_json(read_file(path, "a certificate"))
 
 
 def check_statable(plan: Mapping[str, Any] | None, caveats: Sequence[str]) -> None:
     """Raise InvalidInput before a charge for a plan or caveats that no certificate can state."""
-    _validate.sentences("caveats", caveats)
+    as_caveats(caveats)
     try:
         json.dumps(dict(plan or {}), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"expected a plan that can be written as JSON, got one that cannot: {error}"
+        ) from error
+
+
+def _check_time(text: str) -> None:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"expected time to be a time as in 2026-01-31T12:00:00+00:00, got time={_validate.shown(text)}"
         ) from error
 
 
@@ -453,12 +407,12 @@ def _signed(certificate: Certificate) -> Certificate:
         key = environment_key()
         return certificate if key is None else certificate.signed(key)
     except (OSError, InvalidInput):
-        return replace(certificate, caveats=(*certificate.caveats, UNSIGNED))
+        return replace(certificate, caveats=(*certificate.caveats, Code.UNSIGNED()))
 
 
 def _smaller(prices: Prices) -> str:
     pld, rdp = (math.inf if value is None else value for value in (prices.pld, prices.rdp))
-    return "the smaller here is " + ("pld" if pld <= rdp else "rdp")
+    return "pld" if pld <= rdp else "rdp"
 
 
 def _agree(stated: float | None, computed: float | None) -> bool:
@@ -470,6 +424,8 @@ def _agree(stated: float | None, computed: float | None) -> bool:
 
 @cache  # reading it anew from the packages' files would take longer than all the rest of a certificate
 def _installed() -> dict[str, str]:
+    from importlib import metadata
+
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -482,116 +438,38 @@ def _installed() -> dict[str, str]:
 # Reading
 
 
-def _parsed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the type of each field before anything is computed from it, and return arguments of Certificate."""
-    refuse_others(data, CERTIFICATE)
-    if data.get("format") != FORMAT or isinstance(data.get("format"), bool):
-        raise _unexpected("format", f"{FORMAT}", data.get("format"))
-    names = {"format", "epsilon", "epsilon_means", *_FIELDS}
-    unknown = set(data) - names - {FIELD}
-    if unknown:
-        raise InvalidInput(f"expected the fields of a certificate, got {_validate.shown(min(unknown))} besides")
-    for name in sorted(names):
-        if name not in data:
-            raise InvalidInput(f"expected a complete certificate, got one without {name}")
-    if data["epsilon_means"] != MEANS:
-        raise _unexpected("epsilon_means", "the sentences of this format", data["epsilon_means"])
-    costs = data["epsilon"]
-    if not isinstance(costs, dict) or set(costs) != set(MEANS):
-        raise _unexpected("epsilon", "an object of pld, rdp and ledger", costs)
-    found = {name: read(name, data[name]) for name, read in _FIELDS.items()}
-    head = found.pop("ledger")
-    return {
-        **found,
-        "head": head,
-        "prices": Prices(pld=costs["pld"], rdp=costs["rdp"]),
-        "epsilon_ledger": _optional(_as_written(_validate.non_negative))("ledger epsilon", costs["ledger"]),
-        "signature": data.get(FIELD),
-    }
+class _Figures(Model):
+    pld: Epsilon | None
+    rdp: Epsilon | None
+    ledger: Epsilon | None
 
 
-def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    return lambda name, value: None if value is None else check(name, value)
+class _Head(Model):
+    sequence: Count
+    hash: Digest
 
 
-def _as_written(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Keep a checked value as the signature covers it: an integer stays one."""
+class _File(Model):
+    """The fields of a certificate's file."""
 
-    def read(name: str, value: Any) -> Any:
-        check(name, value)
-        return value
-
-    return read
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise _unexpected(name, "a list of sentences", value)
-    return tuple(_validate.text(name, item) for item in value)
-
-
-def _named_texts(name: str, value: Any) -> dict[str, str]:
-    items = _object(name, value).items()
-    return {_validate.text(name, key): _validate.text(name, item) for key, item in items}
-
-
-def _object(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _unexpected(name, "an object", value)
-    return value
-
-
-def _relation(name: str, value: Any) -> Relation:
-    return Relation(_validate.one_of(name, value, [str(relation) for relation in Relation]))
-
-
-def _bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _unexpected(name, "true or false", value)
-    return value
-
-
-def _event(name: str, value: Any) -> DpEvent:
-    return event_from_json(value)
-
-
-def _head(name: str, value: Any) -> Head:
-    if set(_object(name, value)) != {"sequence", "hash"}:
-        raise _unexpected(name, "an object of sequence and hash", value)
-    if not is_hexadecimal(value["hash"], 64):
-        raise _unexpected("hash", "64 hexadecimal digits", value["hash"])
-    return Head(sequence=_validate.integer("sequence", value["sequence"]), hash=value["hash"])
-
-
-def _time(name: str, value: Any) -> str:
-    try:
-        datetime.fromisoformat(_validate.text(name, value))
-    except ValueError as error:
-        raise _unexpected(name, "a time as in 2026-01-31T12:00:00+00:00", value) from error
-    return str(value)
-
-
-def _unexpected(name: str, expected: str, value: Any) -> InvalidInput:
-    return InvalidInput(f"expected {name} to be {expected}, got {name}={_validate.shown(value)}")
-
-
-_FIELDS: dict[str, Callable[[str, Any], Any]] = {
-    "purpose": _validate.text,
-    "unit": _validate.text,
-    "relation": _relation,
-    "delta": _as_written(_validate.delta),
-    "private": _bool,
-    "event": _event,
-    "planned": _optional(_event),
-    "dataset": _optional(_validate.text),
-    "plan": _object,
-    "eta": _optional(_as_written(_validate.non_negative)),
-    "caveats": _texts,
-    "versions": _named_texts,
-    "ledger": _optional(_head),
-    "time": _optional(_time),
-}
-"""How each field of the file is read, beside the prices."""
+    format: Literal[1]
+    purpose: Words
+    unit: Words
+    relation: Relation
+    delta: Delta
+    epsilon: _Figures
+    epsilon_means: dict[str, str]
+    private: bool
+    event: Json
+    planned: Json
+    dataset: Words | None
+    plan: dict[str, Json]
+    eta: Epsilon | None
+    caveats: tuple[Json, ...]
+    versions: dict[Words, Words]
+    ledger: _Head | None
+    time: Words | None
+    signature: Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -626,23 +504,7 @@ class Unrecorded:
         caveats: Sequence[str] = (),
         reserved: Head | None = None,
     ) -> Certificate:
-        """Make the certificate of one release.
-
-        Args:
-            event: The release.
-            purpose: The release, in one line.
-            relation: The relation under which the event is priced.
-            unit: The unit for which it is priced.
-            private: False for a run whose noise was seeded.
-            planned: The whole plan of a run that was stopped early.
-            plan: Settings that the certificate shall state.
-            eta: η, the bound of rounding errors that the noise was scaled up for.
-            caveats: Sentences that the certificate shall state.
-            reserved: The entry of a ledger that holds the whole plan, of a run that is not settled yet.
-
-        Returns:
-            The certificate.
-        """
+        """Return the certificate of one release."""
         check_statable(plan, caveats)
         return Certificate.of(
             event,

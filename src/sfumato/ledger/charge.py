@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from sfumato import _validate
-from sfumato.accounting import DpEvent, NoEvent, Relation, compose, event_from_json, event_to_json
+from sfumato.accounting import DpEvent, NoEvent, Relation, event_from_json, event_to_json
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered
-from sfumato.ledger.chain import Entry, Head, canonical, check_kind
-from sfumato.ledger.state import releases_of
+from sfumato.ledger.chain import Entry, Head, canonical, check_kind, is_hexadecimal
+from sfumato.ledger.rule import part_of, same_releases
 
 EXCEEDED = "exceeded"
-_DIGEST = 64  # hexadecimal digits of a SHA-256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,37 +86,34 @@ class Charge:
 
     @classmethod
     def from_entry(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
+        """Read the charge in an entry; LedgerTampered where a field is not of its type."""
+        body = entry.body
         try:
-            return cls._read(entry, unit=unit, settled=settled)
+            if not all(type(body[name]) in kinds for name, kinds in _TYPES.items()):
+                raise TypeError
+            if body.get("drawn", True) is not True:
+                raise ValueError
+            return cls(
+                head=entry.head,
+                time=body["time"],
+                purpose=body["purpose"],
+                event=event_in(body["event"]),
+                counted=event_in(body["counted"]),
+                relation=Relation(body["relation"]),
+                unit=unit,
+                allocation=body["allocation"],
+                private=body["private"],
+                settled=settled,
+                epsilon_spent=body["epsilon_spent"],
+                planned=event_in(body["planned"]) if body.get("planned") else None,
+                drawn=bool(body.get("drawn")),
+            )
         except InvalidInput:  # an event of a later version, say
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerTampered(
                 f"ledger entry {entry.sequence} has no complete charge: it was forged"
             ) from error
-
-    @classmethod
-    def _read(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
-        body = entry.body
-        if not all(type(body[name]) in kinds for name, kinds in _TYPES.items()):
-            raise TypeError
-        if body.get("drawn", True) is not True:
-            raise ValueError
-        return cls(
-            head=entry.head,
-            time=body["time"],
-            purpose=body["purpose"],
-            event=_event(canonical(body["event"])),
-            counted=_event(canonical(body["counted"])),
-            relation=Relation(body["relation"]),
-            unit=unit,
-            allocation=body["allocation"],
-            private=body["private"],
-            settled=settled,
-            epsilon_spent=body["epsilon_spent"],
-            planned=_event(canonical(body["planned"])) if body.get("planned") else None,
-            drawn=bool(body.get("drawn")),
-        )
 
     @property
     def stopped_early(self) -> bool:
@@ -136,9 +132,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+def event_in(data: Any) -> DpEvent:
+    """Read an event from its JSON; charges of equal events share one object."""
+    return _event(canonical(data))
+
+
 @lru_cache(maxsize=4096)
 def _event(written: bytes) -> DpEvent:
-    """Read an event; charges of equal events share one object."""
     return event_from_json(json.loads(written))
 
 
@@ -174,34 +174,12 @@ def _lease_is_private(entry: Entry) -> bool:
     return bool(lease["private"])
 
 
-def part_of(event: DpEvent, whole: DpEvent) -> bool:
-    """Return whether `event` has only releases of `whole`, each no more often: it then cannot cost more.
-
-    >>> from sfumato.accounting import GaussianEvent, repeat
-    >>> part_of(repeat(GaussianEvent(2.0), 3), repeat(GaussianEvent(2.0), 8))
-    True
-    >>> part_of(GaussianEvent(4.0), repeat(GaussianEvent(2.0), 8))
-    False
-    """
-    return releases_of(event) <= releases_of(whole)
-
-
-def same_releases(event: DpEvent, other: DpEvent) -> bool:
-    """Return whether both consist of the same releases, each as often."""
-    return releases_of(event) == releases_of(other)
-
-
 def check_part_of(event: DpEvent, whole: DpEvent) -> None:
     if not part_of(event, whole):
         raise InvalidInput(
             "expected event to be a part of the reserved steps, the same steps and no more of them, "
             f"got event={event!r}; settle() without an event keeps all that was reserved"
         )
-
-
-def as_one(event: DpEvent | Sequence[DpEvent]) -> DpEvent:
-    """Join a plan of several releases into one event."""
-    return event if isinstance(event, DpEvent) else compose(*event)
 
 
 @dataclass(frozen=True)
@@ -278,8 +256,8 @@ class Lease:
         if not self.begun:
             raise LedgerError("expected begin() before the first step, got a mark; rows are touched after it")
         _validate.integer("steps", steps, least=self.steps, remedy="a durable step stays durable")
-        if len(digest) != _DIGEST or not set(digest) <= set("0123456789abcdef"):
-            raise InvalidInput(f"expected digest to be a SHA-256 in {_DIGEST} hexadecimal digits, got another")
+        if not is_hexadecimal(digest, 64):
+            raise InvalidInput("expected digest to be a SHA-256 in 64 hexadecimal digits, got another")
         if self.ran is not None and not part_of(self.ran, ran):
             raise InvalidInput("expected a mark that holds all that is durable already, got one with less")
         return replace(self, steps=steps, ran=ran, digest=digest)
@@ -305,16 +283,8 @@ class Lease:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "token": self.token,
-            "begun": self.begun,
-            "private": self.private,
-            "steps": self.steps,
-            "ran": None if self.ran is None else event_to_json(self.ran),
-            "digest": self.digest,
-        }
+        return vars(self) | {"ran": None if self.ran is None else event_to_json(self.ran)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:
-        ran = data["ran"]
-        return cls(**{**data, "ran": None if ran is None else event_from_json(ran)})
+        return cls(**{**data, "ran": None if data["ran"] is None else event_in(data["ran"])})

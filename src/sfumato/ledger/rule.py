@@ -14,8 +14,8 @@ A charge stated under another relation is converted (`counted_event`), or refuse
 
 from __future__ import annotations
 
-import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -29,17 +29,14 @@ from sfumato.accounting import (
     GaussianEvent,
     PrivacyFilter,
     Relation,
-    event_from_json,
-    event_to_json,
     pure,
     rdp_epsilon,
 )
 from sfumato.accounting import delta as delta_of
 from sfumato.accounting import epsilon as epsilon_of
-from sfumato.accounting.events import check_norm_bound, hashable
+from sfumato.accounting.events import check_norm_bound, hashable, merged
 from sfumato.accounting.filter import Spending
 from sfumato.errors import InvalidInput, NotPrivate, RelationMismatch, UnitMismatch
-from sfumato.ledger.chain import canonical
 
 _T = TypeVar("_T")
 OUT_OF_NUMBERS = (ArithmeticError, TypeError, ValueError)
@@ -49,11 +46,26 @@ _CONVERTED = 0.01  # of the budget's δ, for one converted charge
 _UNIT = 2**100  # sums are kept in whole units of 2⁻¹⁰⁰, so that a charge can be taken back exactly
 
 
-def _whole_units(value: float) -> int | None:
-    if not math.isfinite(value):
-        return 0 if value < 0 else None
-    numerator, denominator = value.as_integer_ratio()
-    return max(0, -(-numerator * _UNIT // denominator))
+def releases_of(event: DpEvent) -> Counter[DpEvent]:
+    """Count the releases of an event."""
+    return Counter(merged(event))
+
+
+def part_of(event: DpEvent, whole: DpEvent) -> bool:
+    """Return whether `event` has only releases of `whole`, each no more often: it then cannot cost more.
+
+    >>> from sfumato.accounting import GaussianEvent, repeat
+    >>> part_of(repeat(GaussianEvent(2.0), 3), repeat(GaussianEvent(2.0), 8))
+    True
+    >>> part_of(GaussianEvent(4.0), repeat(GaussianEvent(2.0), 8))
+    False
+    """
+    return releases_of(event) <= releases_of(whole)
+
+
+def same_releases(event: DpEvent, other: DpEvent) -> bool:
+    """Return whether both consist of the same releases, each as often."""
+    return releases_of(event) == releases_of(other)
 
 
 @dataclass(frozen=True)
@@ -76,16 +88,13 @@ class Tally:
         return self._combine(other, -1)
 
     def _combine(self, other: Tally, sign: int) -> Tally:
-        return Tally(
-            tuple(a + sign * b for a, b in zip(self.units, other.units, strict=True)),
-            tuple(a + sign * b for a, b in zip(self.infinite, other.infinite, strict=True)),
-        )
+        units = zip(self.units, other.units, strict=True)
+        infinite = zip(self.infinite, other.infinite, strict=True)
+        return Tally(tuple(a + sign * b for a, b in units), tuple(a + sign * b for a, b in infinite))
 
     def __le__(self, other: Tally) -> bool:
-        mine, theirs = (
-            zip(self.infinite, self.units, strict=True),
-            zip(other.infinite, other.units, strict=True),
-        )
+        mine = zip(self.infinite, self.units, strict=True)
+        theirs = zip(other.infinite, other.units, strict=True)
         return all(a <= b for a, b in zip(mine, theirs, strict=True))
 
     @property
@@ -93,10 +102,8 @@ class Tally:
         return not any(self.units) and not any(self.infinite)
 
     def spending(self) -> Spending:
-        *divergences, failure = (
-            math.inf if infinite else units / _UNIT
-            for units, infinite in zip(self.units, self.infinite, strict=True)
-        )
+        pairs = zip(self.units, self.infinite, strict=True)
+        *divergences, failure = (math.inf if infinite else units / _UNIT for units, infinite in pairs)
         return Spending(tuple(divergences), failure)
 
     def to_json(self) -> dict[str, list[int]]:
@@ -105,6 +112,13 @@ class Tally:
     @classmethod
     def from_json(cls, data: dict[str, list[int]]) -> Tally:
         return cls(tuple(data["units"]), tuple(data["infinite"]))
+
+
+def _whole_units(value: float) -> int | None:
+    if not math.isfinite(value):
+        return 0 if value < 0 else None
+    numerator, denominator = value.as_integer_ratio()
+    return max(0, -(-numerator * _UNIT // denominator))
 
 
 def or_else(compute: Callable[[], _T], otherwise: _T) -> _T:
@@ -246,8 +260,7 @@ class Rule:
     def keeps(self, account: Account, *, slack: float) -> bool:
         """Return whether an account is within ε and δ, by the exact price of its only plan or by the filter."""
         filtered = self._filter(account.taken).fits(account.tally.spending(), slack=slack)
-        exact = account.exact is not None and account.exact <= self.limit * (1 + slack)
-        return filtered or exact
+        return filtered or (account.exact is not None and account.exact <= self.limit * (1 + slack))
 
     def _filter(self, taken: float) -> PrivacyFilter:
         return _filter(self.budget, taken, self.limit)
@@ -255,10 +268,10 @@ class Rule:
 
 @lru_cache(maxsize=1024)
 def _filter(budget: Budget, taken: float, limit: float) -> PrivacyFilter:
-    return PrivacyFilter(budget, taken=taken, limit=limit, fine=True)
+    return PrivacyFilter(budget, taken=taken, limit=limit)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def _price(event: DpEvent, budget: Budget) -> Tally:
     rule = _filter(budget, 0.0, budget.epsilon)
     everything = Spending((math.inf,) * len(rule.nothing.divergences), math.inf)
@@ -267,12 +280,11 @@ def _price(event: DpEvent, budget: Budget) -> Tally:
 
 def exact_epsilon(event: DpEvent, budget: Budget) -> float | None:
     """Return the exact ε of a plan at the budget's δ; None where it is infinite or cannot be computed."""
-    return _exact_epsilon(canonical(event_to_json(event)), budget.delta, budget.relation)
+    return _exact_epsilon(hashable(event), budget.delta, budget.relation)
 
 
 @lru_cache(maxsize=4096)
-def _exact_epsilon(text: bytes, delta: float, relation: Relation) -> float | None:
-    event = event_from_json(json.loads(text))
+def _exact_epsilon(event: DpEvent, delta: float, relation: Relation) -> float | None:
     alone = or_else(lambda: epsilon_of(event, 0.0, relation=relation), math.inf)
     try:
         value = min(alone, epsilon_of(event, delta, relation=relation)) if delta else alone
@@ -286,13 +298,14 @@ def _exact_epsilon(text: bytes, delta: float, relation: Relation) -> float | Non
 
 def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: str) -> DpEvent:
     """Convert an event stated under `relation` for `unit` to the budget's, or refuse it."""
-    check_unit(unit, budget)
+    if unit != budget.unit:
+        raise UnitMismatch(wanted=budget.unit, given=unit)
     _validate.one_of("relation", str(relation), [str(known) for known in Relation])
     check_norm_bound(event, Relation(relation))
     if Relation(relation) is budget.relation:
         return event
     if Relation(relation) is Relation.ADD_REMOVE and budget.relation is Relation.REPLACE_ONE:
-        return replace_one_from_add_remove(event, delta=budget.delta * _CONVERTED)
+        return _replace_one_from_add_remove(event, delta=budget.delta * _CONVERTED)
     raise RelationMismatch(
         f"expected relation={str(budget.relation)!r} as in the budget, got relation={str(relation)!r}; only "
         "add-remove can be converted, to replace-one; price the release under the budget's relation, or keep "
@@ -300,18 +313,13 @@ def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: s
     )
 
 
-def check_unit(unit: str, budget: Budget) -> None:
-    if unit != budget.unit:
-        raise UnitMismatch(wanted=budget.unit, given=unit)
-
-
-def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
+def _replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
     """Convert a price: to replace a unit is to remove it and add another.
 
     (ε, δ) becomes (2ε, (1+e^ε)δ), where the second is at most `delta`.
 
     >>> from sfumato.accounting import LaplaceEvent
-    >>> replace_one_from_add_remove(LaplaceEvent(2.0), delta=0)
+    >>> _replace_one_from_add_remove(LaplaceEvent(2.0), delta=0)
     ApproximateEvent(epsilon=1.0, delta=0.0)
     """
     alone = or_else(lambda: epsilon_of(event, 0.0), math.inf)
@@ -326,7 +334,7 @@ def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
         if total <= delta:
             return ApproximateEvent(2 * cost, total)
         share = min(share / 2, delta / (1 + math.exp(min(cost, 700))))
-    raise _inconvertible()
+    raise RelationMismatch(_INCONVERTIBLE)
 
 
 def _cost(event: DpEvent, delta: float) -> float:
@@ -337,11 +345,10 @@ def _cost(event: DpEvent, delta: float) -> float:
         try:
             return rdp_epsilon(event, delta)
         except (NotPrivate, *OUT_OF_NUMBERS) as error:
-            raise _inconvertible() from error
+            raise RelationMismatch(_INCONVERTIBLE) from error
 
 
-def _inconvertible() -> RelationMismatch:
-    return RelationMismatch(
-        "expected an event that can be converted from add-remove to replace-one within the budget's δ, "
-        "got one that cannot; price the release under replace-one instead"
-    )
+_INCONVERTIBLE = (
+    "expected an event that can be converted from add-remove to replace-one within the budget's δ, "
+    "got one that cannot; price the release under replace-one instead"
+)

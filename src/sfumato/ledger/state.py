@@ -12,18 +12,13 @@ total. A release that is never drawn could be run and not looked at: post-proces
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sfumato.accounting import Budget, DpEvent, Relation, compose, event_from_json, event_to_json, repeat
-from sfumato.accounting.events import atoms
 from sfumato.errors import BudgetExceeded, InvalidInput
-from sfumato.ledger.chain import canonical
-from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
+from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon, releases_of
 
 WHOLE, PART = "whole", "part"
 
@@ -46,8 +41,7 @@ class Prepaid:
                 epsilon_spent=0.0,
                 epsilon_left=0.0,
             )
-        rest = sorted((available - releases).items())
-        left = compose(*(repeat(event_from_json(json.loads(key)), count) for key, count in rest))
+        left = compose(*(repeat(one, count) for one, count in (available - releases).items()))
         return Prepaid(left=left, relation=self.relation)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,17 +54,8 @@ class Prepaid:
 
 def _words(event: DpEvent) -> str:
     """Describe the first few releases with their noise."""
-    counts = sorted(releases_of(event).items())
-    found = [f"{count} × {event_from_json(json.loads(key))}" for key, count in counts]
+    found = [f"{count} × {release}" for release, count in releases_of(event).items()]
     return ", ".join(found[:4]) + (" and more" if len(found) > 4 else "") or "none"
-
-
-def releases_of(event: DpEvent) -> Counter[bytes]:
-    """Count the releases of an event by their canonical JSON."""
-    counts: Counter[bytes] = Counter()
-    for release, count in atoms(event):
-        counts[canonical(event_to_json(release))] += count
-    return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +151,10 @@ class State:
         """Return the name of each share that has an origin, by origin."""
         return {share.origin: name for name, share in self.shares.items() if share.origin is not None}
 
+    def share_of(self, origin: str) -> Share | None:
+        """Return the share of an origin; None while it has none."""
+        return next((share for share in self.shares.values() if share.origin == origin), None)
+
     def unused(self, name: str) -> str:
         """Return the name, with a number behind it where a share or a plan has the name already."""
         found, number = name, 1
@@ -187,7 +176,9 @@ class State:
                 f"expected epsilon <= {free:g}, which is neither spent nor claimed by another share, "
                 f"got epsilon={epsilon:g} for allocation={name!r}"
             )
-        share = Share(epsilon=epsilon, account=self._share_rule(epsilon).nothing, origin=origin)
+        share = Share(
+            epsilon=epsilon, account=Rule(replace(self.budget, epsilon=epsilon)).nothing, origin=origin
+        )
         return replace(self, shares={**self.shares, name: share})
 
     def prepay(self, name: str, event: DpEvent, relation: Relation) -> State:
@@ -215,20 +206,12 @@ class State:
     @classmethod
     def from_json(cls, budget: Budget, data: dict[str, Any]) -> State:
         shares = {
-            name: Share(
-                epsilon=share["epsilon"],
-                account=Account.from_json(share["account"]),
-                origin=share.get("origin"),
-            )
+            name: Share(**{**share, "account": Account.from_json(share["account"])})
             for name, share in data["shares"].items()
         }
         whole, rest = Account.from_json(data["whole"]), Account.from_json(data["rest"])
         plans = {name: Prepaid.from_json(plan) for name, plan in data.get("plans", {}).items()}
         return cls(budget=budget, whole=whole, rest=rest, shares=shares, plans=plans)
-
-    def parts(self) -> Iterator[str | None]:
-        yield None
-        yield from self.shares
 
     @property
     def _unclaimed(self) -> float:
@@ -240,9 +223,6 @@ class State:
     def rule(self, allocation: str | None) -> Rule:
         return self._part(allocation)[0]
 
-    def limit(self, allocation: str | None) -> float:
-        return self._part(allocation)[0].limit
-
     def _part(self, allocation: str | None) -> tuple[Rule, Account]:
         if allocation is None:
             return Rule(self.budget, limit=self._unclaimed), self.rest
@@ -250,10 +230,7 @@ class State:
             known = ", ".join(map(repr, sorted((*self.shares, *self.plans)))) or "none"
             raise InvalidInput(f"expected allocation to be one of: {known}; got allocation={allocation!r}")
         share = self.shares[allocation]
-        return self._share_rule(share.epsilon), share.account
-
-    def _share_rule(self, epsilon: float) -> Rule:
-        return Rule(replace(self.budget, epsilon=epsilon))
+        return Rule(replace(self.budget, epsilon=share.epsilon)), share.account
 
     def _with(self, whole: Account, part: Account, allocation: str | None) -> State:
         if allocation is None:
@@ -261,13 +238,13 @@ class State:
         share = replace(self.shares[allocation], account=part)
         return replace(self, whole=whole, shares={**self.shares, allocation: share})
 
-    def _exceeded(self, what: str, allocation: str | None) -> BudgetExceeded:
+    def _exceeded(self, limit: str, allocation: str | None) -> BudgetExceeded:
         spent, left = self.spent, self.left(allocation)
         remedy = "add noise, or ask for fewer releases"
         if self.budget.delta == 0:
             remedy += "; Gaussian noise, as in training, needs a ledger with delta above 0"
         return BudgetExceeded(
-            f"expected a charge that fits {what} at delta={self.budget.delta:g}, got one that does not; "
+            f"expected a charge that fits {limit} at delta={self.budget.delta:g}, got one that does not; "
             f"epsilon_spent={spent:.6g}, epsilon_left={left:.6g}; {remedy}",
             epsilon_spent=spent,
             epsilon_left=left,
@@ -306,8 +283,8 @@ class Balance:
         """Return the balance of a share; without a name that of the whole budget."""
         if allocation is not None:
             spent, left = state.spent_by(allocation), state.left(allocation)
-            return cls(total=state.limit(allocation), spent=spent, left=left)
-        claimed = math.fsum(max(0.0, state.limit(name) - state.spent_by(name)) for name in state.shares)
+            return cls(total=state.rule(allocation).limit, spent=spent, left=left)
+        claimed = math.fsum(max(0.0, state.rule(name).limit - state.spent_by(name)) for name in state.shares)
         total, spent = state.budget.epsilon, state.spent
         # A share is a cap: after a release outside, the whole budget can be over before it.
         aside = min(claimed, max(0.0, total - spent))
@@ -316,7 +293,7 @@ class Balance:
     @classmethod
     def unclaimed(cls, state: State) -> Balance:
         """Return the balance of the part that no share claims."""
-        return cls(total=state.limit(None), spent=state.spent_by(None), left=state.left())
+        return cls(total=state.rule(None).limit, spent=state.spent_by(None), left=state.left())
 
     @property
     def surcharge(self) -> float:
@@ -347,7 +324,7 @@ class Balance:
 
     @property
     def _shows_surcharge(self) -> bool:
-        """Unless it is 0, or below the digits of the other parts."""
+        """Whether it is visible in the digits of the other parts."""
         shown = self.figure(self.surcharge)
         return shown != "0" and "e" not in shown
 

@@ -13,11 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sfumato.accounting import Budget, DpEvent, compose, event_to_json, repeat
-from sfumato.accounting.events import atoms
-from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
-from sfumato.ledger.rule import Rule, counted_event, exact_epsilon
+from sfumato.ledger.rule import Rule, counted_event, exact_epsilon, releases_of, same_releases
 from sfumato.ledger.state import Balance, State
 
 FIXED = "if all charges had been fixed in advance"
@@ -42,7 +40,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
     data that a release used without a price is among the caveats of its certificate.
     """
     charges, state, head = ledger.snapshot()
-    broken, balance = ledger.exceeded, ledger.balance_of(state)
+    broken, balance, known = ledger.exceeded, ledger.balance_of(state), only_plan(charges, state)
     return {
         "ledger": ledger.name,
         "dataset": ledger.dataset,
@@ -57,13 +55,13 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
         "epsilon_surcharge": None if balance.broken else balance.surcharge,
         "balance": balance.in_words(),
         "epsilon_left_to_gaussian": state.left_to_gaussian() if broken is None else 0.0,
-        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges) if broken is None else None,
+        "epsilon_if_fixed_in_advance": epsilon_if_fixed(state, charges) if broken is None else None,
         "private": all(charge.private for charge in charges),
         "moved_to": ledger.moved_to,
         "exceeded_by": None if broken is None else broken.purpose,
         "allocations": {name: _share(state, name) for name in state.shares},
         "plans": {name: {"epsilon_left": state.left(name)} for name in state.plans},
-        "charges": [_line(charge, state.of_whole) for charge in charges],
+        "charges": [_line(charge, state, known) for charge in charges],
         "head": head.to_json(),
     }
 
@@ -79,7 +77,7 @@ def render(ledger: Ledger, *, last: int = 40) -> RenderableType:
     return Group(*parts)
 
 
-def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
+def epsilon_if_fixed(state: State, charges: list[Charge]) -> float | None:
     """Compute the exact ε of all charges together, had none been chosen after seeing answers of another.
 
     It is None where a run was stopped early: its end was not fixed in advance.
@@ -87,11 +85,12 @@ def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
     paid = [charge for charge in charges if not charge.drawn]
     if any(charge.stopped_early for charge in paid):
         return None
+    if only_plan(paid, state) is not None:
+        return state.whole.exact
     counts = Counter(id(charge.counted) for charge in paid)
     alike = {id(charge.counted): charge.counted for charge in paid}
     plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
-    kinds = {canonical(event_to_json(release)) for release, _ in atoms(plan)}
-    return exact_epsilon(plan, ledger.budget) if len(kinds) <= _KINDS else None
+    return exact_epsilon(plan, state.budget) if len(releases_of(plan)) <= _KINDS else None
 
 
 def whole_plan(charge: Charge, budget: Budget) -> DpEvent:
@@ -101,15 +100,17 @@ def whole_plan(charge: Charge, budget: Budget) -> DpEvent:
     return counted_event(charge.planned, budget, relation=charge.relation, unit=budget.unit)
 
 
-def epsilon_alone(charge: Charge, rule: Rule) -> float | None:
+def epsilon_alone(charge: Charge, rule: Rule, exact: float | None = None) -> float | None:
     """Compute ε of one charge, were it the only one of the ledger; None where no finite one is known.
 
     The stop of a run may depend on answers, and then the exact price of the shorter plan does not hold. That of
     the whole plan does, and the filter's of the part that ran. The ledger counts by the smaller of these two,
-    and so does this function: of a ledger with one charge it is the ε spent.
+    and so does this function: of a ledger with one charge it is the ε spent. `exact` is the price of the whole
+    plan where it is known; pricing a training takes seconds.
     """
     whole = whole_plan(charge, rule.budget)
-    exact = exact_epsilon(whole, rule.budget)
+    if exact is None:
+        exact = exact_epsilon(whole, rule.budget)
     if not charge.stopped_early:
         return exact
     spent = rule.spent_on_stopped(charge.counted, whole, exact)
@@ -124,13 +125,19 @@ def only_plan(charges: Iterable[Charge], state: State) -> DpEvent | None:
     return whole_plan(paid[0], state.budget) if len(paid) == 1 else None
 
 
-def _line(charge: Charge, rule: Rule) -> dict[str, Any]:
+def _cost(charge: Charge, state: State, known: DpEvent | None) -> float | None:
+    """Return ε of a charge alone; that of a ledger's only plan stands in its sums."""
+    only = known is not None and same_releases(whole_plan(charge, state.budget), known)
+    return epsilon_alone(charge, state.of_whole, state.whole.exact if only else None)
+
+
+def _line(charge: Charge, state: State, known: DpEvent | None) -> dict[str, Any]:
     return {
         "entry": charge.head.sequence,
         "time": charge.time,
         "purpose": charge.purpose,
         "allocation": charge.allocation,
-        "epsilon": epsilon_alone(charge, rule),
+        "epsilon": _cost(charge, state, known),
         "status": _status(charge),
         "drawn_from_plan": charge.drawn,
         "private": charge.private,
@@ -165,8 +172,9 @@ def _charges_table(state: State, charges: list[Charge], last: int) -> Table:
     for heading in ("#", "when (UTC)", "what", *(["paid from"] if named else [])):
         table.add_column(heading, overflow="fold")
     table.add_column("ε", justify="right", no_wrap=True)
+    known = only_plan(charges, state)
     for charge in listed:
-        table.add_row(*_cells(charge, epsilon_alone(charge, state.of_whole), named=named))
+        table.add_row(*_cells(charge, _cost(charge, state, known), named=named))
     if len(charges) > last:
         table.caption = f"{len(charges) - last} earlier charges are not shown"
     return table
@@ -217,7 +225,7 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
     other = _left_to_gaussian(state)
     if other is not None:
         lines.append(Text(other))
-    fixed = epsilon_if_fixed(ledger, charges)
+    fixed = epsilon_if_fixed(state, charges)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
     if ledger.budget.delta and other is not None:

@@ -7,13 +7,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
 from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.chain import Row, canonical
-from sfumato.ledger.documents import EXPORT, parse, refuse_others
+from sfumato.ledger.documents import EXPORT, is_one, refuse_others
+from sfumato.schema import parse_json
 
 Column = Literal["sequence", "settles", "about"]
 
@@ -73,9 +73,6 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def row(self, sequence: int) -> Row | None:
-        return self.find("sequence", sequence)
-
 
 class _Closable(Protocol):
     def close(self) -> None: ...
@@ -129,20 +126,15 @@ class ExportStore(Store):
         self.address = str(Path(path).absolute())
         self._rows = _read_export(path)
 
-    def create(self, rows: Sequence[Row]) -> bool:
-        return False
+    def _refuse(self, *_: object) -> NoReturn:
+        raise LedgerError(
+            f"expected a ledger that can be written, got {self.place}, an export of one; use the ledger itself"
+        )
 
-    def check_room(self) -> None:
-        raise self._refusal()
-
-    def creating(self, dataset: str) -> AbstractContextManager[None]:
-        raise self._refusal()
+    create = check_room = creating = transaction = append = _refuse  # type: ignore[assignment]
 
     def neighbours(self) -> Iterator[tuple[str, Row]]:
         return iter(())
-
-    def transaction(self) -> AbstractContextManager[None]:
-        raise self._refusal()
 
     def last(self) -> Row:
         return self._rows[-1]
@@ -153,16 +145,8 @@ class ExportStore(Store):
     def rows(self) -> Iterator[Row]:
         return iter(self._rows)
 
-    def append(self, row: Row) -> None:
-        raise self._refusal()
-
     def close(self) -> None:
         pass
-
-    def _refusal(self) -> LedgerError:
-        return LedgerError(
-            f"expected a ledger that can be written, got {self.place}, an export of one; use the ledger itself"
-        )
 
 
 def _is_export(place: str) -> bool:
@@ -176,10 +160,10 @@ def _is_export(place: str) -> bool:
 
 def _read_export(path: str) -> list[Row]:
     try:
-        data = parse(Path(path).read_bytes())
+        data = parse_json(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise LedgerTampered(f"expected {path} to be a ledger or an export of one, got neither") from error
-    if not isinstance(data, dict) or not EXPORT.is_one(data):
+    if not isinstance(data, dict) or not is_one(data, EXPORT):
         try:
             refuse_others(data if isinstance(data, dict) else {}, EXPORT)
         except InvalidInput as error:
@@ -208,15 +192,6 @@ def _exported_row(entry: Any, number: int) -> Row:
         raise LedgerTampered(f"entry {number} of the export is not written as a ledger writes") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreKind:
-    """A kind of store: the prefixes of its places, and the function that opens one."""
-
-    name: str
-    prefixes: tuple[str, ...]
-    open: Callable[[str], Store]
-
-
 def _postgres(place: str) -> Store:
     from sfumato.ledger.store_postgres import PostgresStore
 
@@ -229,16 +204,13 @@ def _sqlite(place: str) -> Store:
     return SqliteStore(place)
 
 
-STORES: tuple[StoreKind, ...] = (
-    StoreKind(name="postgres", prefixes=("postgresql://", "postgres://"), open=_postgres),
-    StoreKind(name="sqlite", prefixes=("",), open=_sqlite),  # last: a path may begin with anything
-)
+STORES: Mapping[str, Callable[[str], Store]] = {"sqlite": _sqlite, "postgres": _postgres}
 """Every store; the conformance tests run on each of them."""
 
 
 def store_at(place: str | os.PathLike[str]) -> Store:
-    """Return the store of the first kind whose prefix the place has; an export for a file in JSON."""
+    """Return PostgreSQL's store for its addresses, an export for a file in JSON, else a file of SQLite."""
     text = os.fspath(place)
     if _is_export(text):
         return ExportStore(text)
-    return next(kind for kind in STORES if text.startswith(kind.prefixes)).open(text)
+    return STORES["postgres" if text.startswith(("postgresql://", "postgres://")) else "sqlite"](text)

@@ -5,34 +5,33 @@ Hashes show that entries are as they were written; `replay` shows that they were
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sfumato import _validate
-from sfumato.accounting import Budget, DpEvent, NoEvent, Relation, event_from_json, event_to_json
+from sfumato.accounting import Budget, DpEvent, NoEvent, Relation, event_to_json
+from sfumato.accounting.events import hashable
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered
 from sfumato.ledger.certificate import Certificate
-from sfumato.ledger.chain import FREE, OF_LEASES, Entry, Head, canonical
-from sfumato.ledger.charge import EXCEEDED, Lease, part_of, same_releases
-from sfumato.ledger.documents import WITNESS, read_object, refuse_others
+from sfumato.ledger.chain import FREE, OF_LEASES, Digest, Entry, Head, canonical
+from sfumato.ledger.charge import EXCEEDED, Lease, event_in
+from sfumato.ledger.documents import WITNESS, refuse_others
 from sfumato.ledger.log import now
-from sfumato.ledger.rule import Account, Rule, Tally, counted_event, exact_epsilon
-from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, signer
+from sfumato.ledger.rule import Account, Rule, Tally, counted_event, exact_epsilon, part_of, same_releases
+from sfumato.ledger.signing import PrivateKey, PublicKey, signer
 from sfumato.ledger.state import PART, WHOLE, State
+from sfumato.schema import Count, Json, Model, Words, read, read_file
 
 if TYPE_CHECKING:
     from sfumato.ledger.ledger import Ledger
 
 _SLACK = 1e-6  # relative: another version of the accountant may round otherwise
 _COARSE = 1e-3  # and discretise otherwise
-_WITNESS_FIELDS = {"kind", "name", "sequence", "hash", "time"}
-_NOTHING = canonical(event_to_json(NoEvent()))
 
 
 def replay(budget: Budget, entries: Iterable[Entry]) -> None:
@@ -62,7 +61,7 @@ class Held:
 
     @property
     def event(self) -> DpEvent:
-        return event_from_json(self.body["event"])
+        return event_in(self.body["event"])
 
 
 def _check_entry(state: State, after: State, entry: Entry, open_: dict[int, Held]) -> None:
@@ -120,7 +119,7 @@ def _check_drawn(state: State, after: State, entry: Entry, held: Held | None) ->
     if entry.kind == "settle":
         _require(held is not None and bool(held.body.get("drawn")) and after == state, entry)
         return
-    name, event = entry.body["allocation"], event_from_json(entry.body["event"])
+    name, event = entry.body["allocation"], event_in(entry.body["event"])
     _require(entry.kind in ("charge", "reserve") and name in state.plans, entry)
     try:
         expected = state.draw(name, event, Relation(entry.body["relation"]))
@@ -135,31 +134,30 @@ def _check_plans(state: State, after: State, entry: Entry) -> None:
     _require("plan" not in entry.body or entry.kind == "charge", entry)
     expected = state
     if "plan" in entry.body:
-        whole = event_from_json(entry.body["counted"])
+        whole = event_in(entry.body["counted"])
         expected = state.prepay(entry.body["plan"], whole, Relation(entry.body["relation"]))
     _require(after.plans == expected.plans, entry)
 
 
 def _check_counted(budget: Budget, entry: Entry, held: Held | None) -> None:
     """Check that the released event is counted, or one that costs at least its conversion."""
-    event, counted = canonical(entry.body["event"]), canonical(entry.body["counted"])
-    if held is not None and counted == canonical(held.body["counted"]):
+    event, counted = event_in(entry.body["event"]), event_in(entry.body["counted"])
+    if held is not None and counted == event_in(held.body["counted"]):
         return  # all that was reserved
-    if event == _NOTHING:
+    if event == NoEvent():
         _require(counted == event, entry)
         return
     relation = Relation(entry.body["relation"])
-    converted = _converted(event, budget, relation)  # refuses an event without a bound that its price needs
+    converted = _converted(hashable(event), budget, relation)  # refuses an event without a bound that it needs
     if relation is budget.relation:
         _require(counted == event, entry)
     else:
-        _require(_no_less(_price(counted, budget), _price(converted, budget), slack=_COARSE), entry)
+        _require(_no_less(Rule(budget).price(counted), Rule(budget).price(converted), slack=_COARSE), entry)
 
 
 @lru_cache(maxsize=65536)
-def _converted(event: bytes, budget: Budget, relation: Relation) -> bytes:
-    found = counted_event(event_from_json(json.loads(event)), budget, relation=relation, unit=budget.unit)
-    return canonical(event_to_json(found))
+def _converted(event: DpEvent, budget: Budget, relation: Relation) -> DpEvent:
+    return counted_event(event, budget, relation=relation, unit=budget.unit)
 
 
 def _no_less(stated: Tally, least: Tally, *, slack: float) -> bool:
@@ -181,7 +179,7 @@ def _owed(entry: Entry) -> float:
 
 
 def _least_owed(state: State, entry: Entry) -> float:
-    counted = event_from_json(entry.body["counted"])
+    counted = event_in(entry.body["counted"])
     return state.of_whole.owed(state.whole, counted) * (1 - _COARSE)
 
 
@@ -191,12 +189,7 @@ def _check_price(state: State, entry: Entry) -> None:
     part = state.rule(allocation).budget if allocation else state.budget
     for name, budget in ((WHOLE, state.budget), (PART, part)):
         stated = Tally.from_json(entry.body["price"][name])
-        _require(_no_less(stated, _price(canonical(entry.body["counted"]), budget), slack=_SLACK), entry)
-
-
-@lru_cache(maxsize=65536)
-def _price(counted: bytes, budget: Budget) -> Tally:
-    return Rule(budget).price(event_from_json(json.loads(counted)))
+        _require(_no_less(stated, Rule(budget).price(event_in(entry.body["counted"])), slack=_SLACK), entry)
 
 
 def _check_sums(state: State, after: State, entry: Entry, out: dict[str, Any], into: dict[str, Any]) -> None:
@@ -215,7 +208,7 @@ def _check_sums(state: State, after: State, entry: Entry, out: dict[str, Any], i
 
 def _check_exact(rule: Rule, before: Account, after: Account, entry: Entry) -> None:
     """Check that an exact price is that of the only plan, and that δ is whole only if it passed the filter."""
-    event = event_from_json(entry.body["counted"])
+    event = event_in(entry.body["counted"])
     if after.exact is not None and after != before:
         _require(after.plans == 1, entry)
         if entry.kind == "settle":  # that of the whole plan stands, even where it was stopped
@@ -232,14 +225,15 @@ def _check_exact(rule: Rule, before: Account, after: Account, entry: Entry) -> N
 
 
 def _others(state: State, allocation: str | None) -> dict[str | None, Any]:
-    return {name: (state.limit(name), state.part(name)) for name in state.parts() if name != allocation}
+    parts = [name for name in (None, *state.shares) if name != allocation]
+    return {name: (state.rule(name).limit, state.part(name)) for name in parts}
 
 
 def _check_settlement(entry: Entry, held: Held | None) -> None:
     """Check a settlement by the holder, with all durable steps, or of a reservation that was never begun."""
     _require(held is not None, entry)
     assert held is not None
-    ran = event_from_json(entry.body["event"])
+    ran = event_in(entry.body["event"])
     _require(part_of(ran, held.event), entry)
     _require(entry.body["allocation"] == held.body["allocation"], entry)
     _require(entry.body["relation"] == held.body["relation"], entry)
@@ -283,6 +277,15 @@ def check_agreement(certificate: Certificate, entry: Entry, budget: Budget, *, d
                 f"the certificate does not say what entry {entry.sequence} says: expected {name}="
                 f"{_validate.shown(kept)}, got {name}={_validate.shown(said)}"
             )
+
+
+class _WitnessFile(Model):
+    kind: Literal["witness"]
+    name: Words
+    sequence: Count
+    hash: Digest
+    time: Words
+    signature: Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,19 +333,15 @@ class Witness:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Witness:
-        return cls.from_json(read_object(path, "a witness of a ledger"))
+        return cls.from_json(read_file(path, "a witness of a ledger"))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Witness:
         """Read the witness in `data`; NotVerified where it carries a signature that does not fit."""
         refuse_others(data, WITNESS)
-        if set(data) - {FIELD} != _WITNESS_FIELDS or data["kind"] != "witness":
-            raise InvalidInput(f"expected a witness of the fields {sorted(_WITNESS_FIELDS)}, got another file")
-        for name in ("name", "hash", "time"):
-            if not isinstance(data[name], str):
-                raise InvalidInput(f"expected {name} of the witness to be a text, got another value")
-        head = Head(sequence=_validate.integer("sequence", data["sequence"]), hash=data["hash"])
-        return cls(name=data["name"], head=head, time=data["time"], signer=signer("witness", data))
+        file: _WitnessFile = read(_WitnessFile, data, name="the witness")
+        head = Head(sequence=file.sequence, hash=file.hash)
+        return cls(name=file.name, head=head, time=file.time, signer=signer("witness", data))
 
     def check_followed_by(self, ledger: Ledger, key: PrivateKey | None) -> None:
         """Refuse to let the newest head of `ledger`, signed with `key`, take the place of this witness.

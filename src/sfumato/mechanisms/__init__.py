@@ -1,11 +1,16 @@
 """Noise: each mechanism is a frozen value that knows its own event.
 
-A mechanism says what it costs (`event()`) before it touches data, and draws from the `Sampler` that it is
-handed. What it refuses, it refuses before any noise is drawn.
+A mechanism states its cost (`event()`) before it touches data, and draws from the `Sampler` that it is
+handed. Wrong values are refused before any noise is drawn.
+
+Terms:
+    values: Finite numbers.
+    whole: Whole grid steps.
+    grid: The step, a power of two.
+    sampler: The secret stream behind all draws.
 """
 
 from sfumato.mechanisms.correlated import CorrelatedNoise, correlated_noise
-from sfumato.mechanisms.discrete_draws import discrete_gaussian_draws
 from sfumato.mechanisms.factorisation import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from sfumato.mechanisms.grid import add_to_grid, from_grid, to_grid, vector_grid
@@ -32,7 +37,6 @@ __all__ = [
     "TwoCoinResponse",
     "add_to_grid",
     "correlated_noise",
-    "discrete_gaussian_draws",
     "from_grid",
     "to_grid",
     "vector_grid",

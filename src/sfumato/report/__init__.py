@@ -1,9 +1,9 @@
 """Run folders → one self-contained HTML page. Nothing is run here, and only released halves are read.
 
-Each section says which kinds of results it draws; `sfumato.results` says what each of them holds.
+Each section says which kinds of results it draws; `sfumato.runs` says what each of them holds.
 """
 
 from sfumato.report.page import Page, write_report
-from sfumato.results import Run, find_runs, read_run
+from sfumato.runs import Run, find_runs, read_run
 
 __all__ = ["Page", "Run", "find_runs", "read_run", "write_report"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sfumato.results import (
+from sfumato.runs import (
     Comparison,
     Failure,
     Reports,

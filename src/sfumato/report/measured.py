@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sfumato.report.context import Context, data_name
-from sfumato.results import Run, Sweep, SweepRun, Training, Tuning
+from sfumato.runs import Run, Sweep, SweepRun, Training, Tuning
 
 _CALIBRATION = 0.1  # a run's ε lies within this share of the one that was asked for
 

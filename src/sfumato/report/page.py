@@ -19,7 +19,7 @@ from sfumato.report.numbers import figure, percent, power
 from sfumato.report.releases import releases
 from sfumato.report.sections import SECTIONS
 from sfumato.report.sections.digits import digit_sheet
-from sfumato.results import find_runs
+from sfumato.runs import find_runs
 from sfumato.storage import write_whole
 
 

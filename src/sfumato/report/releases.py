@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato.report.context import Context
-from sfumato.results import (
+from sfumato.runs import (
     Comparison,
     PlainTraining,
     Reports,

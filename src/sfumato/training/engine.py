@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import Sampler, SecretStream, fresh_seed, secret_torch_generator
 from sfumato.training.batch import Block
@@ -215,11 +216,12 @@ class Engine:
         _check_tensors(model)
         check_model(model)
         like = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
-        here = model if self.device == CPU else copy.deepcopy(model).cpu()  # graphs know no device
+        self._like = moved(like, CPU)
         with plain_float32(), _explained(model, *like):
-            self.row = trace(here, loss_fn, *moved(like, CPU), views=views)
+            here = self._on_cpu()
+            self.row = trace(here, loss_fn, *self._like, views=views)
             check_constants(self.row, model, public, data)
-            check_code(self.row, here, loss_fn, moved(like, CPU), views)
+            check_code(self.row, here, loss_fn, self._like, views)
         self._places = _places(model)
         self._graphs: dict[int, Compiled] = {}
         self._pool = [leaf for leaf in pytree.tree_leaves(random_rows(like, POOL)) if isinstance(leaf, Tensor)]
@@ -385,20 +387,24 @@ class Engine:
         """A sentence for each tensor that the traced code brought along."""
         found = [(tuple(value.shape), os.path.basename(where)) for value, where in self.row.constants.values()]
         return [
-            f"a tensor of shape {shape} in the code at {where or 'a module of torch'} was taken as public"
+            Code.PUBLIC_CONSTANT(shape=str(shape), place=where or "a module of torch")
             for shape, where in found
             if math.prod(shape) > 1
         ]
 
     @property
     def digest(self) -> str:
-        """Tells the graph and its constants from others, by code and values, not by places of files."""
-        found = hashlib.blake2b(str(self.row.graph.graph).encode())
-        for constant in self.row.constants.values():
-            found.update(
-                constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            )
-        return found.hexdigest()
+        """Digest of the graph and its constants, by code and values, not by places of files."""
+        return _digest(self.row)
+
+    def digest_now(self) -> str:
+        """Return the digest of a fresh trace; another one: the code reads values that have changed."""
+        with plain_float32(), _explained(self.model, *self._like):
+            return _digest(trace(self._on_cpu(), self.loss_fn, *self._like, views=self.views))
+
+    def _on_cpu(self) -> nn.Module:
+        """Return the model, or a copy on the CPU: graphs know no device."""
+        return self.model if self.device == CPU else copy.deepcopy(self.model).cpu()
 
     def prepare(self, expected: float, *, spread: float = 0.0) -> None:
         """Try the blocks of as many units of one row as are expected, `spread` more and fewer included."""
@@ -560,6 +566,13 @@ def settings_for(
         str(spec),
         str(torch.get_default_dtype()),
     ]
+
+
+def _digest(row: Row) -> str:
+    found = hashlib.blake2b(str(row.graph.graph).encode())
+    for constant in row.constants.values():
+        found.update(constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _check_tensors(model: nn.Module) -> None:

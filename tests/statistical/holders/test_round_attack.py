@@ -5,11 +5,9 @@ a standard deviation below 0.004 over runs: 0.95 is missed by chance with a prob
 """
 
 import numpy as np
-import pytest
 
 from sfumato.holders import Parties
-from sfumato.holders.round_attack import attack_round
-from sfumato.mechanisms import shares
+from sfumato.holders.rehearsals import attack_round
 from sfumato.randomness import SecretStream
 
 TEN = Parties(holders=10, dropped=2, colluding=3)
@@ -23,22 +21,12 @@ def test_the_attack_gets_nearly_all_of_the_price():
 class Silent(SecretStream):
     """Of a node that adds no noise."""
 
-
-@pytest.fixture
-def _silent_nodes(monkeypatch):
-    draw = shares.discrete_gaussian_draws
-
-    def drawn(sampler, sigma, size):
-        if not isinstance(sampler, Silent):
-            return draw(sampler, sigma, size)
+    def discrete_gaussian(self, scale, size):
         token = np.zeros(size, dtype=np.int64)
         token[0] = 1  # a share of zeros only is refused
         return token
 
-    monkeypatch.setattr(shares, "discrete_gaussian_draws", drawn)
 
-
-@pytest.mark.usefixtures("_silent_nodes")
 def test_nodes_without_noise_are_caught():
     """Sabotage: two of the five shares that were priced are missing."""
     found = attack_round(
@@ -52,7 +40,7 @@ def test_nodes_without_noise_are_caught():
 
 
 def test_less_noise_than_priced_is_caught(monkeypatch):
-    draw = shares.discrete_gaussian_draws
-    monkeypatch.setattr(shares, "discrete_gaussian_draws", lambda s, sigma, n: draw(s, 0.7 * sigma, n))
+    draw = SecretStream.discrete_gaussian
+    monkeypatch.setattr(SecretStream, "discrete_gaussian", lambda s, sigma, n: draw(s, 0.7 * sigma, n))
     found = attack_round(TEN, noise_multiplier=1.0, canaries=10_000, pairs=2)
     assert found.lower_bound > found.claimed_epsilon

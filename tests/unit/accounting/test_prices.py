@@ -173,17 +173,6 @@ def test_randomized_response_keeps_its_textbook_epsilon():
         accounting.epsilon(two_coins, 0)
 
 
-def test_the_dearest_part_bounds_disjoint_parts():
-    parts = [GaussianEvent(4.0), GaussianEvent(1.0), GaussianEvent(2.0)]
-    assert accounting.parallel(parts) == GaussianEvent(1.0)
-    moved = accounting.parallel(parts, relation=Relation.REPLACE_ONE)
-    assert accounting.epsilon(moved, 1e-5) == pytest.approx(
-        accounting.epsilon(GaussianEvent((1 + 1 / 4) ** -0.5), 1e-5)
-    )
-    with pytest.raises(InvalidInput, match="one kind"):
-        accounting.parallel([GaussianEvent(1.0), LaplaceEvent(1.0)])
-
-
 def test_group_prices():
     assert accounting.for_group(LaplaceEvent(3.0), 3) == LaplaceEvent(1.0)
     assert accounting.for_group(ApproximateEvent(0.1, 1e-6), 2).delta == pytest.approx(

@@ -17,9 +17,8 @@ from sfumato.accounting import (
     rdp,
     rdp_epsilon,
     repeat,
-    selection_epsilon,
 )
-from sfumato.accounting.selection import trial_parameter
+from sfumato.accounting.selection import selection_epsilon, trial_parameter
 from sfumato.errors import InvalidInput
 from sfumato.randomness import SecretStream
 

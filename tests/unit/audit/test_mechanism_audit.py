@@ -15,7 +15,7 @@ from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.cli import audit as command
 from sfumato.errors import InvalidInput
 from sfumato.randomness import SecretStream, public_generator
-from sfumato.results import Training, write_run
+from sfumato.runs import Training, write_run
 from sfumato.storage import RunFolder
 from sfumato.training import TrainingPlan, clipped_gradient_sum
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from sfumato.cli.app import app
 from sfumato.holders import tasks
-from sfumato.recipes import Recipe
+from sfumato.learn import Recipe
 
 STUDY = """
 [study]

@@ -8,10 +8,10 @@ import pytest
 from sfumato.accounting import LaplaceEvent, Relation
 from sfumato.cli.plans import check_plan
 from sfumato.errors import NotVerified
+from sfumato.learn.tuning import Tuning, selection_event
 from sfumato.ledger import Certificate
 from sfumato.local import ReportPlan
 from sfumato.pate import VotePlan
-from sfumato.recipes.tuning import Tuning, selection_event
 from sfumato.training import TrainingPlan
 
 TRAINING = TrainingPlan(sample_rate=0.1, expected_batch=10, steps=5, noise_multiplier=2.0)

@@ -8,8 +8,8 @@ from sfumato import datasets
 from sfumato.accounting import Budget
 from sfumato.errors import BudgetExceeded, LedgerError, Refused
 from sfumato.holders import Node, Opened, Parties, simulation, tasks
+from sfumato.learn import Recipe, features
 from sfumato.ledger import Ledger
-from sfumato.recipes import Recipe, features
 
 SMALL = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=4)
 

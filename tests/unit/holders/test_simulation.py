@@ -12,10 +12,10 @@ from sfumato.errors import InvalidInput, NotVerified, Refused
 from sfumato.holders import Node, Opened, Parties, simulate, simulation, tasks
 from sfumato.holders.node import _as_of_all
 from sfumato.holders.rounds import Lost
+from sfumato.learn import Recipe
 from sfumato.ledger import Ledger
 from sfumato.mechanisms import GridGaussian
 from sfumato.randomness import SecretStream
-from sfumato.recipes import Recipe
 from sfumato.training import NoiseShares
 
 SMALL = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=2)

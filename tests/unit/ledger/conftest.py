@@ -34,7 +34,7 @@ def memory_path(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(params=[kind.name for kind in STORES])
+@pytest.fixture(params=list(STORES))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a ledger may be made: once in every registered store. A new store needs a line in `places`."""
     places = {

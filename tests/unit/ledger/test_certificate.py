@@ -32,7 +32,7 @@ def test_it_states_what_anyone_needs(certificate: Certificate) -> None:
     assert (data["unit"], data["relation"], data["delta"]) == ("person", "add-remove", 1e-5)
     assert data["plan"] == {"steps": 7}
     assert data["eta"] == 2**-10
-    assert data["caveats"] == ["tuned on public data"]
+    assert data["caveats"] == [{"code": "other", "text": "tuned on public data"}]
     assert data["ledger"]["sequence"] == 1
     assert len(data["ledger"]["hash"]) == 64
     assert {"python", "dp-accounting", "numpy"} <= set(data["versions"])

@@ -56,7 +56,7 @@ def test_a_flipped_bit_in_the_file_is_found_or_changes_nothing(ledger: Ledger, t
     ledger._store._connect().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     expected, head = ledger.export(), ledger.head
     whole = (tmp_path / "ledger.db").read_bytes()
-    text = ledger._store.row(2).text
+    text = ledger._store.find("sequence", 2).text
     inside = range(whole.index(text), whole.index(text) + len(text))
     found = 0
     for position in sorted({*range(0, len(whole), 101), *inside[::5]}):
@@ -233,7 +233,7 @@ WRITTEN_OTHERWISE = {
 @pytest.mark.parametrize(("old", "new"), WRITTEN_OTHERWISE.values(), ids=WRITTEN_OTHERWISE)
 def test_a_statement_finds_an_entry_that_no_ledger_wrote(ledger: Ledger, old: str, new: str) -> None:
     """Behind a hash that fits."""
-    row = ledger._store.row(1)
+    row = ledger._store.find("sequence", 1)
     text = row.text.replace(old.encode(), new.encode(), 1)
     assert text != row.text
     rows = [

@@ -298,7 +298,7 @@ def test_a_changed_byte_is_found(place: str, tamper: Callable[[str], None], posi
     ledger = Ledger.open(place, budget=PURE)
     for _ in range(3):
         ledger.charge(pure(0.1), purpose="a tenth", **TERMS)
-    text = bytearray(ledger._store.row(2).text)
+    text = bytearray(ledger._store.find("sequence", 2).text)
     text[position] ^= 1 << (position % 8)
     literal = f"'\\x{text.hex()}'::bytea" if place.startswith("postgresql") else f"x'{text.hex()}'"
     ledger.close()

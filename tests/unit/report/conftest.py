@@ -1,12 +1,11 @@
 """Run folders of every kind, made of the types that runs are made of."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
-from sfumato import results
+from sfumato import runs as results
 from sfumato.accounting import GaussianEvent
 from sfumato.ledger import Certificate
 from sfumato.report import write_report

@@ -10,7 +10,7 @@ from sfumato.report.charts import PHONE, WIDE, Axis, Chart, percent_ticks, round
 from sfumato.report.headline import Headline
 from sfumato.report.measured import Curve
 from sfumato.report.releases import ReleaseRow
-from sfumato.results import SweepRun
+from sfumato.runs import SweepRun
 
 
 def chart():

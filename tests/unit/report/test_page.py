@@ -1,18 +1,18 @@
 """The page: every kind of run has its place, none is required, and nothing is fetched or run."""
 
-import dataclasses
 import re
 import shutil
 from html.parser import HTMLParser
 from importlib import resources
 
 import pytest
+from msgspec import structs
 
 from sfumato.errors import InvalidInput
 from sfumato.report import find_runs, write_report
 from sfumato.report import releases as table
 from sfumato.report.sections import SECTIONS
-from sfumato.results import KINDS, EpochReport, Failure, PlainTraining
+from sfumato.runs import EpochReport, Failure, PlainTraining, kinds
 
 EVERYTHING = (
     "meaning",
@@ -74,7 +74,7 @@ def test_every_stage_of_the_demo_has_its_place(demo_folder, tmp_path):
 
 def test_every_kind_of_result_is_drawn_by_a_section_or_is_a_row_of_the_table():
     drawn = {kind for section in SECTIONS for kind in section.kinds} | set(table.KINDS)
-    assert drawn | {Failure} == set(KINDS.values())
+    assert drawn | {Failure} == set(kinds().values())
 
 
 def test_every_section_has_its_template_and_its_own_name():
@@ -106,7 +106,7 @@ def test_a_page_about_own_data_does_not_speak_of_mnist_or_digits(own_results, tm
 
 def test_published_results_are_shown_beside_runs_on_their_own_data_set_only(everything, tmp_path, write_run):
     on_mnist = write_run(tmp_path / "mnist", everything["sweep"])
-    elsewhere = write_run(tmp_path / "other", dataclasses.replace(everything["sweep"], data="digits"))
+    elsewhere = write_run(tmp_path / "other", structs.replace(everything["sweep"], data="digits"))
     assert "Abadi 2016" in text_of(write_report([on_mnist], tmp_path / "report.html"))
     assert "Abadi 2016" not in text_of(write_report([elsewhere], tmp_path / "report.html"))
     assert "Abadi 2016" not in text_of(write_report([on_mnist, elsewhere], tmp_path / "report.html"))
@@ -159,9 +159,7 @@ def test_a_stage_that_failed_is_named_with_its_sentence(demo_folder, tmp_path, w
 def test_what_a_run_says_cannot_become_markup_or_script(everything, tmp_path, write_run):
     evil = "</script><script>alert(1)</script>"
     (charge, *_) = everything["ledger"].charges
-    evil_ledger = dataclasses.replace(
-        everything["ledger"], charges=(dataclasses.replace(charge, purpose=evil),)
-    )
+    evil_ledger = structs.replace(everything["ledger"], charges=(structs.replace(charge, purpose=evil),))
     folder = write_run(tmp_path / "ledger", evil_ledger)
     text = write_report([folder], tmp_path / "report.html").path.read_text(encoding="utf-8")
     assert evil not in text
@@ -183,7 +181,7 @@ def test_a_run_made_by_hand(tmp_path, write_run, own_results, certificate):
 
 
 def test_a_run_without_public_test_data_is_a_row_without_accuracy(tmp_path, write_run, own_results):
-    folder = write_run(tmp_path / "cnn", dataclasses.replace(own_results["training"], test_accuracy=None))
+    folder = write_run(tmp_path / "cnn", structs.replace(own_results["training"], test_accuracy=None))
     page = write_report([folder], tmp_path / "report.html")
     assert page.headline == "What was released"
     assert "cnn–0.9010⁻⁵the data holder" in text_of(page)

@@ -17,7 +17,7 @@ import numpy as np
 from sfumato.audit import DISPLAY_ALPHA, Guesses, Verdict, one_run, trade_off
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.errors import InvalidInput
-from sfumato.results import Training, read_run
+from sfumato.runs import Training, read_run
 from sfumato.storage import RunFolder, read_json, write_figure
 from sfumato.training import TrainingPlan
 

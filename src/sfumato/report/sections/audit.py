@@ -9,7 +9,7 @@ from markupsafe import Markup
 from sfumato.report.charts import Axis, Chart, Format, both, round_ticks
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Audit
+from sfumato.runs import Audit
 
 
 def _facts(context: Context) -> Facts | None:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from sfumato.report.charts import Axis, Chart, Format, both, round_ticks
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Differencing
+from sfumato.runs import Differencing
 
 
 def _facts(context: Context) -> Facts | None:

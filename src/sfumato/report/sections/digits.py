@@ -13,7 +13,7 @@ from sfumato.report.charts import Axis, Chart, Format, both, epsilon_axis, perce
 from sfumato.report.context import Context
 from sfumato.report.measured import Curve, holder_curve
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import NoisedDigits, NoiseLevel
+from sfumato.runs import NoisedDigits, NoiseLevel
 
 _STATIC = (1.0, 8.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)  # rows where nothing moves: print, or no script
 _START = 1000.0  # the ε that the slider begins at, or the nearest

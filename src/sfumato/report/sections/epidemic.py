@@ -10,7 +10,7 @@ from markupsafe import Markup
 from sfumato.report.charts import Axis, Chart, Format, both, percent_ticks, round_ticks
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import EpidemicCurve, Tracing
+from sfumato.runs import EpidemicCurve, Tracing
 
 _STYLES = {
     ("none", True): "soft",

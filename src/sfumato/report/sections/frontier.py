@@ -14,7 +14,7 @@ from sfumato.report.numbers import power
 from sfumato.report.published import PUBLISHED, Published
 from sfumato.report.releases import releases
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Comparison, Reports, Sweep, Training, Tuning, Votes
+from sfumato.runs import Comparison, Reports, Sweep, Training, Tuning, Votes
 
 _STYLES = ("accent", "ink", "ink dashed", "accent dashed")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sfumato.report.context import Context, data_name
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Run, SeveralHolders
+from sfumato.runs import Run, SeveralHolders
 
 _WHO = {
     "recipient": ("Whoever receives the model", "the sums of all rounds"),

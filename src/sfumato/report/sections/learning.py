@@ -10,7 +10,7 @@ from markupsafe import Markup
 from sfumato.report.charts import Axis, Chart, Format, Point, accuracy_axis, both, round_ticks
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Comparison, Epoch, Training
+from sfumato.runs import Comparison, Epoch, Training
 
 _STYLES = ("ink", "accent", "soft", "ink dashed", "accent dashed", "soft dashed")
 _DOTS = 12  # more epochs than these are a line without dots

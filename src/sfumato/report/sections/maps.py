@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Comparison
+from sfumato.runs import Comparison
 
 _LAYERS = {"conv1": "first convolution", "conv2": "second convolution"}
 

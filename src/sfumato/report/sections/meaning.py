@@ -7,7 +7,7 @@ import math
 from sfumato.report.context import Context
 from sfumato.report.published import IN_USE
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Comparison
+from sfumato.runs import Comparison
 
 _SHOWN = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 

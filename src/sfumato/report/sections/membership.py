@@ -10,7 +10,7 @@ from markupsafe import Markup
 from sfumato.report.charts import Axis, Chart, Format, both
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import AttackedNetwork, Membership
+from sfumato.runs import AttackedNetwork, Membership
 
 _LEAST = 0.001  # the smallest rate that the axes show
 _TICKS = [(rate, f"{100 * rate:g}%") for rate in (0.001, 0.01, 0.1, 1.0)]

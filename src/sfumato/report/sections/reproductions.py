@@ -7,7 +7,7 @@ from typing import Any
 
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Reproduction, Run
+from sfumato.runs import Reproduction, Run
 
 
 def _facts(context: Context) -> Facts | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.report.context import Context
-from sfumato.results import Result
+from sfumato.runs import Result
 
 Facts = Mapping[str, Any]
 

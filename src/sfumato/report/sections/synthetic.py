@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sfumato.report.context import Context, data_name
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import SyntheticDigits
+from sfumato.runs import SyntheticDigits
 
 
 def _facts(context: Context) -> Facts | None:

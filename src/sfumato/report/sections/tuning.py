@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sfumato.report.context import Context
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Tuning
+from sfumato.runs import Tuning
 
 
 def _facts(context: Context) -> Facts | None:

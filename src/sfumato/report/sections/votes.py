@@ -9,7 +9,7 @@ from markupsafe import Markup
 from sfumato.report.charts import WIDE, Axis, Chart
 from sfumato.report.context import Context, data_name
 from sfumato.report.sections.section import Facts, Section
-from sfumato.results import Ballot, Votes
+from sfumato.runs import Ballot, Votes
 
 _ROOM = replace(WIDE, width=360, height=200, left=8, right=8, bottom=28, top=24)
 
