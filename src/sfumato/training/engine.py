@@ -154,7 +154,7 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
 
 
 def _is_rounded(node: Any) -> bool:
-    """Whether loops round elements otherwise than whole vectors: all that is complex, and few plain operations."""
+    """Whether loops may round what is left over after whole vectors otherwise."""
     return node.target in _ROUNDED or (node.target in POINTWISE and node.meta["dtype"].is_complex)
 
 

@@ -667,9 +667,9 @@ def _without_writes(traced: fx.GraphModule, watch: Recorder, weights: Sequence[s
             name = weights[place] if place is not None else "memory that outlasts the row"
             raise UnsupportedModel(
                 f"expected a model that writes to no weight or buffer, got a write to {name} at "
-                f"{line or 'a module of torch'}; keep state outside of the model; in the place of BatchNorm put "
-                "GroupNorm (sfumato.models.replace_batchnorm(model)), in that of spectral norm weight_norm, or "
-                "call eval() on the layer"
+                f"{line or 'a module of torch'}; keep state outside of the model; in the place of BatchNorm "
+                "put GroupNorm (sfumato.models.replace_batchnorm(model)), in that of spectral norm weight_norm, "
+                "or call eval() on the layer"
             )
         node.replace_all_uses_with(node.args[1])
         pure.graph.erase_node(node)
@@ -768,7 +768,7 @@ def _check(graph: fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem and not is_allowed(node):
             raise UnsupportedModel(
-                f"expected operations on the closed list, got {_name(node.target)} at {node.meta.get('line')}; "
-                "write it in other operations of torch (windows, as of STFT, by Tensor.unfold or a convolution), "
+                f"expected operations on the closed list, got {_name(node.target)} at "
+                f"{node.meta.get('line')}; write it in other operations of torch (windows, as of STFT, by Tensor.unfold or a convolution), "
                 "or freeze the part that needs it"
             )
