@@ -112,7 +112,7 @@ def read(hint: type[Made] | Any, data: Any, *, name: str | None = None, remedy: 
             if not math.isfinite(number):
                 where = ".".join(part for part in (root, *way) if part)
                 raise InvalidInput(f"expected {visible(where)} to be a finite number, got {number}")
-        return _converted(hint, data, root, remedy)  # type: ignore[no-any-return]
+        return _converted(hint, data, root, remedy)
     except RecursionError:
         raise InvalidInput(f"expected {root} with fewer levels, got it nested too deeply") from None
 

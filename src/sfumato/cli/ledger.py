@@ -174,7 +174,6 @@ def verify(
 
 
 def _whose(name: str, signer: PublicKey | None) -> str:
-    """What the signature of something that was presented is worth, where no key was asked for."""
     if signer is None:
         return f"The {name} is not signed: whoever had the file could change it."
     return f"The {name} is signed by the key {signer.id}; whose that is was not checked: give --key."

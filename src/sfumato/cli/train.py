@@ -221,6 +221,12 @@ RULES = (
         excludes=("plain", "dry_run", "audit"),
         because="it ends the interrupted private run in --out",
     ),
+    Rule(
+        option="accept_new_graph",
+        needs=("out",),
+        excludes=("plain", "dry_run"),
+        because="it goes on with the interrupted private run in --out",
+    ),
     Rule(option="canaries", needs=("audit",), because="it says of which kind the canaries are"),
     Rule(option="audit", needs=("out",), because="what the canaries show goes to its private folder"),
     Rule(option="ledger", needs=("out", "dry_run"), because="a model that is paid for must be kept somewhere"),
@@ -257,11 +263,15 @@ def train(
     plain: Annotated[bool, typer.Option("--plain", help="Train without privacy.")] = False,
     delta: Delta = 1e-5,
     epochs: Annotated[
-        float | None, typer.Option(help="Number of epochs. Default: 10, or the recipe's.")
+        float | None,
+        typer.Option(help="Number of epochs. Default: 10, or the recipe's."),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(help="Expected batch size. Default: 1024, or the recipe's.", rich_help_panel=TRAINING),
+        typer.Option(
+            help="Expected batch size. Default: 1024, or less for 100 to 200 steps; or the recipe's.",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     learning_rate: Annotated[
         float | None,
@@ -342,6 +352,14 @@ def train(
             rich_help_panel=SPEND,
         ),
     ] = False,
+    accept_new_graph: Annotated[
+        bool,
+        typer.Option(
+            "--accept-new-graph",
+            help="Resume although the model's code or torch's version is another than before.",
+            rich_help_panel=SPEND,
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show price, time and memory. Nothing is spent.")
     ] = False,
@@ -384,12 +402,15 @@ def train(
             hold_out=_hold_out(hold_out, hold_out_epsilon),
             canaries=_canaries(audit, canaries),
         ).on(device)
-        answer = _dry_run(ready, book) if dry_run else _private(ready, book, out, finish=finish)
+        answer = (
+            _dry_run(ready, book)
+            if dry_run
+            else _private(ready, book, out, finish=finish, accept_new_graph=accept_new_graph)
+        )
     _show(answer, place, json=json)
 
 
 def _new_place(out: Path | None) -> Path | None:
-    """Where the run goes, if it is kept: a folder without a finished run."""
     from sfumato.storage import RunFolder
 
     if out is not None:
@@ -420,7 +441,9 @@ def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
         show_room(shown)
 
 
-def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool) -> dict[str, Any]:
+def _private(
+    ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool, accept_new_graph: bool
+) -> dict[str, Any]:
     """Charge and train, under a bar."""
     from sfumato.training import EpochReport, PrivateTrainer
 
@@ -434,7 +457,14 @@ def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)
 
-        trained = ready.train(ledger=book, out=out, on_step=after_step, on_epoch=after_epoch, finish=finish)
+        trained = ready.train(
+            ledger=book,
+            out=out,
+            on_step=after_step,
+            on_epoch=after_epoch,
+            finish=finish,
+            accept_new_graph=accept_new_graph,
+        )
     answer = _answer(ready, trained)
     if book is not None:
         answer |= {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
@@ -475,7 +505,6 @@ def _measured(test: Evaluation | None) -> dict[str, Any]:
 
 
 def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
-    """What it would cost, and what the ledger would have left; BudgetExceeded if it has no room for it."""
     left: dict[str, float] = {}
     if book is not None:
         with book:

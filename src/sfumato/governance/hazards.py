@@ -98,7 +98,6 @@ def _standing(count: int) -> str:
 
 
 def _missing(book: Any, certificates: Sequence[Certificate]) -> int:
-    """How many charges have no certificate at hand."""
     seen = {certificate.head.sequence for certificate in certificates if certificate.head is not None}
     return len([line for line in book["charges"] if line["entry"] not in seen])
 
@@ -156,7 +155,6 @@ def _guarantee(book: Any) -> list[Hazard]:
 
 
 def _failure(layer: str, delta: float, people: float | None, unit: str) -> Hazard:
-    """Whether δ is small beside the number of people, where the ledger was told how many there are."""
     expected = delta * (people or 0)  # people whose records a mechanism of this δ may publish as they are
     if not delta:
         status, answer = YES, "δ is 0."

@@ -6,9 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta
+from typing import Any, Literal
 
 from sfumato.accounting import Budget, Relation
 from sfumato.datasets.text_table import TextForm
@@ -31,7 +29,7 @@ class ColumnFile(Model):
 class SourceFile(Model):
     """The place of a table, and its form if it is a text file."""
 
-    source: Annotated[str, Meta(min_length=1, description="the name of a file or of a table")]
+    source: str
     delimiter: str = ","
     header: bool = True
     fields: tuple[str, ...] | None = None
