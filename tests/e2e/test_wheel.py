@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -31,8 +32,11 @@ epsilon = 2.0
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
     """The folder with both archives; the wheel is built from the source archive, as installers do."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return folder

@@ -101,7 +101,7 @@ def add(
         wanted = Wanted(team=team or name, purpose=purpose, epsilon=allocation, period=period, periods=periods)
     with _opened(config) as desk:
         made = add_person(
-            desk, name, wanted=wanted, role=role, team=team, purpose=purpose, table=table, subject=subject
+            desk, name, role=role, team=team, purpose=purpose, wanted=wanted, table=table, subject=subject
         )
         _noted(desk, "user add", f"{made.account.name}, {made.account.role}")
     told = f"Added {made.account.name}, {made.account.role}. Shown once:"

@@ -13,6 +13,7 @@ from sfumato.desk.accounts import Role
 from sfumato.desk.asking import LONGEST_QUESTION, Question
 from sfumato.desk.desk import Dataset, Desk, policy_in_words, public_facts
 from sfumato.desk.gate import Stopped, allow, everybody
+from sfumato.query import Answer
 from sfumato.schema import Model, parse_json, read
 
 router = APIRouter(prefix="/api/v1")
@@ -37,28 +38,6 @@ class Asked(Model):
 
     def question(self) -> Question:
         return Question(sql=self.sql, epsilon=self.epsilon, delta=self.delta)
-
-
-class HeadOfLedger(Model):
-    """An entry of the ledger."""
-
-    sequence: int
-    hash: str
-
-
-class Answered(Model):
-    """Noisy rows with their 95% intervals, as `sfumato query --json` prints them."""
-
-    columns: list[str]
-    rows: list[list[str | int | float | bool | None]]
-    intervals: list[list[tuple[float, float] | None]]
-    epsilon: float
-    delta: float
-    epsilon_spent: Annotated[float, Meta(description="Of the allocation.")]
-    epsilon_left: Annotated[float, Meta(description="The largest further ε that the allocation would pay.")]
-    notes: list[str]
-    entry: HeadOfLedger | None
-    again: bool
 
 
 class ErrorOfColumn(Model):
@@ -91,11 +70,11 @@ class Allocation(Model):
     epsilon_left: float
 
 
-_MODELS = (Refusal, Asked, Answered, Expectation, Allocation)
+_MODELS = (Refusal, Asked, Answer, Expectation, Allocation)
 _, COMPONENTS = msgspec.json.schema_components(_MODELS, ref_template="#/components/schemas/{name}")
 
 
-def _content(model: type[Model], *, several: bool = False) -> dict[str, Any]:
+def _content(model: type[Any], *, several: bool = False) -> dict[str, Any]:
     one = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"application/json": {"schema": {"type": "array", "items": one} if several else one}}
 
@@ -115,8 +94,18 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _responses(model: type[Model], *, several: bool = False) -> dict[int | str, dict[str, Any]]:
-    return {**_REFUSALS, 200: {"content": _content(model, several=several), "description": model.__doc__}}
+def _answers(
+    model: type[Any], *, several: bool = False, tag: str = "ask", asked: bool = True
+) -> dict[str, Any]:
+    """Return the options of a route that answers with a model, and takes a question."""
+    found = {"content": _content(model, several=several), "description": str(model.__doc__).partition("\n")[0]}
+    body = {"requestBody": {"required": True, "content": _content(Asked)}} if asked else None
+    return {
+        "responses": {**_REFUSALS, 200: found},
+        "openapi_extra": body,
+        "tags": [tag],
+        "response_model": None,
+    }
 
 
 async def _asked(request: Request) -> Asked:
@@ -136,16 +125,9 @@ def _dataset(request: Request, name: Name) -> Dataset:
 
 Body = Annotated[Asked, Depends(_asked)]
 Chosen = Annotated[Dataset, Depends(_dataset)]
-_BODY = {"requestBody": {"required": True, "content": _content(Asked)}}
 
 
-@router.post(
-    "/tables/{name}/query",
-    responses=_responses(Answered),
-    openapi_extra=_BODY,
-    tags=["ask"],
-    response_model=None,
-)
+@router.post("/tables/{name}/query", **_answers(Answer))
 @allow(Role.ANALYST)
 async def query(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any]:
     """Answer a question in SQL from the token's allocation. The answer leaves at its tick."""
@@ -153,13 +135,7 @@ async def query(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any
     return answer.to_json()
 
 
-@router.post(
-    "/tables/{name}/expect",
-    responses=_responses(Expectation),
-    openapi_extra=_BODY,
-    tags=["ask"],
-    response_model=None,
-)
+@router.post("/tables/{name}/expect", **_answers(Expectation))
 @allow(Role.ANALYST)
 async def expect(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any]:
     """Tell how wrong an answer would be. Nothing is spent."""
@@ -189,9 +165,7 @@ def tables(request: Request) -> list[str]:
     return [name for one in desk.tables() for name in one.policy.private_names]
 
 
-@router.get(
-    "/allocations", responses=_responses(Allocation, several=True), tags=["budget"], response_model=None
-)
+@router.get("/allocations", **_answers(Allocation, several=True, tag="budget", asked=False))
 @allow(Role.ANALYST)
 def allocations(request: Request) -> list[dict[str, Any]]:
     """List the allocations that the token may spend."""

@@ -67,15 +67,8 @@ def create_app(desk: Desk) -> Shield:
     for router in (api.router, pages.router, planner.router):
         app.include_router(router)
     gate.table_of(app)  # raises for a route that does not say who may use it
-    for kind, handler in (
-        (Stopped, _stopped),
-        (Crowded, _crowded),
-        (SfumatoError, _refused),
-        (RequestValidationError, _malformed),
-        (HTTPException, _http),
-        (Exception, _failed),
-    ):
-        app.add_exception_handler(kind, handler)
+    for kind in (Stopped, SfumatoError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _told)
     return Shield(app, desk)
 
 
@@ -98,54 +91,38 @@ async def _write_counts(desk: Desk) -> None:
         desk.counted.write()
 
 
-def _said(request: Request, status: int, sentence: str, **more: Any) -> Response:
-    if request.scope["path"].startswith(gate.API):
-        return JSONResponse({"error": sentence, **more}, status_code=status)
-    return pages.error_page(request, status, sentence)
-
-
-def _stopped(request: Request, error: Any) -> Response:
-    response = _said(request, error.status, error.sentence)
-    if error.seconds is not None:
-        response.headers["retry-after"] = f"{error.seconds:.0f}"
-    if error.status == 401 and request.scope["path"].startswith(gate.API):
-        response.headers["www-authenticate"] = "Bearer"
-    return response
-
-
-def _crowded(request: Request, error: Any) -> Response:
-    return _stopped(request, Stopped(429, str(error), seconds=math.ceil(error.seconds)))
-
-
-def _refused(request: Request, error: Any) -> Response:
-    """Tell a refusal that follows from public facts; of other errors tell nothing."""
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), None)
-    if status is None:
+def _told(request: Request, error: Any) -> Response:
+    """Answer an error with one sentence: refusals that follow from public facts, and nothing of others."""
+    program = request.scope["path"].startswith(gate.API)
+    headers: dict[str, str] = {}
+    more: dict[str, Any] = {}
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 0)
+    sentence = str(error)
+    if isinstance(error, Stopped | Crowded):
+        status = error.status if isinstance(error, Stopped) else 429
+        headers = {} if error.seconds is None else {"retry-after": f"{math.ceil(error.seconds)}"}
+        if status == 401 and program:
+            headers["www-authenticate"] = "Bearer"
+    elif isinstance(error, BudgetExceeded):
+        more = {"epsilon_left": error.epsilon_left}
+    elif isinstance(error, QueryRefused):
+        sentence, more = error.reason, {"nearest": error.nearest or None}
+    elif isinstance(error, RequestValidationError):  # the part of a path or query, without its value
+        first, status = error.errors()[0], 422
+        sentence = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    elif isinstance(error, HTTPException):
+        status, headers = error.status_code, dict(error.headers or {})
+        words = {404: "there is no such page", 405: "this page takes no such request"}
+        sentence = words.get(status, "this request cannot be read")
+    elif not status:
         _private_log.error("a request failed", exc_info=error)
-        return _said(request, 503, "this does not work now; tell an officer the time of day")
-    if isinstance(error, BudgetExceeded):
-        return _said(request, status, str(error), epsilon_left=error.epsilon_left)
-    if isinstance(error, QueryRefused):
-        return _said(request, status, error.reason, nearest=error.nearest or None)
-    return _said(request, status, str(error))
-
-
-def _malformed(request: Request, error: Any) -> Response:
-    """Name the part of a path or query that does not fit, without its value."""
-    first = error.errors()[0]
-    return _said(request, 422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-
-
-def _http(request: Request, error: Any) -> Response:
-    words = {404: "there is no such page", 405: "this page takes no such request"}
-    response = _said(request, error.status_code, words.get(error.status_code, "this request cannot be read"))
-    response.headers.update(error.headers or {})
-    return response
-
-
-def _failed(request: Request, error: Any) -> Response:
-    _private_log.error("a request failed", exc_info=error)
-    return _said(request, 500, "something failed; tell an officer the time of day")
+        status = 503 if isinstance(error, SfumatoError) else 500
+        sentence = "this does not work now; tell an officer the time of day"
+    if program:
+        return JSONResponse({"error": sentence, **more}, status_code=status, headers=headers)
+    page = pages.error_page(request, status, sentence)
+    page.headers.update(headers)
+    return page
 
 
 # The process

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput, Refused
 from sfumato.holders.parties import Parties
 from sfumato.holders.rounds import Losses
@@ -172,6 +173,7 @@ class TableStudy:
         def values(place: int) -> Values:
             return lambda: [value.reshape(-1) for value in apart[place].exact(compiled[place])]
 
+        several = "; a person with several of them counts at each" if self.holders_per_unit > 1 else ""
         with ExitStack() as stack:
             ledgers = {
                 place: stack.enter_context(open_ledger(policy, self.places[name]))
@@ -193,7 +195,10 @@ class TableStudy:
                 delta=delta,
                 epsilon_spent=max(ledgers[place].epsilon_spent for place in desk.keys),
                 epsilon_left=min(ledgers[place].epsilon_left for place in desk.keys),
-                notes=self._notes(first, total.holders),
+                notes=(
+                    *notes_for(first.query, first.table.policy, family=Family.GAUSSIAN),
+                    Code.SOME_HOLDERS(present=total.holders, holders=self.parties.holders, several=several),
+                ),
             )
         return HoldersAnswer(answer=answer, against=study.epsilons(), holders=total.holders, study=study)
 
@@ -214,13 +219,6 @@ class TableStudy:
             return (SumRound(tuple(parts)),)
 
         return calibrated_rounds(rounds, epsilon=epsilon, delta=delta)
-
-    def _notes(self, asked: Apart, holders: int) -> tuple[str, ...]:
-        several = "; a person with several of them counts at each" if self.holders_per_unit > 1 else ""
-        return (
-            *notes_for(asked.query, asked.table.policy, family=Family.GAUSSIAN),
-            f"Over the rows of {holders} of {self.parties.holders} holders{several}.",
-        )
 
 
 def _declared(policy: Policy) -> Policy:

@@ -25,6 +25,7 @@ from msgspec import Meta
 
 from sfumato import _validate, accounting
 from sfumato.accounting import DpEvent, Relation
+from sfumato.caveats import Caveat, Code
 from sfumato.errors import BudgetExceeded, InvalidInput, NotVerified
 from sfumato.holders.masks import Modulus
 from sfumato.holders.parties import Parties
@@ -77,16 +78,15 @@ class Agreed(ABC):
         """Raise the error that charging the study would raise; nothing is charged."""
         ledger.check(self.event(), relation=RELATION, unit=self.unit)
 
-    def caveats(self) -> tuple[str, ...]:
+    def caveats(self) -> tuple[Caveat, ...]:
         """Return the caveats of a holder's certificate."""
         parties = self.parties
+        counts = {name: getattr(parties, name) for name in ("holders", "counted", "dropped", "colluding")}
         against = ", ".join(f"{name} {value:.3g}" for name, value in self.epsilons().items())
         return (
-            f"noise made by {parties.holders} holders; the price counts the {parties.counted} shares that are "
-            f"left with {parties.dropped} holders lost and {parties.colluding} colluding with the coordinator",
-            f"ε against each adversary at δ={self.delta:g}: {against}",
-            "a holder that lies in its numbers, or adds no noise, is not seen under masks; the declared number "
-            "of colluding holders covers those",
+            Code.NOISE_BY_HOLDERS(**counts),
+            Code.EACH_ADVERSARY(delta=self.delta, epsilons=against),
+            Code.LYING_HOLDER(),
         )
 
     def signed(self, key: PrivateKey) -> Signed:

@@ -123,7 +123,7 @@ class _Strides(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         result, height = super().call_function(target, args, kwargs), self.block.height
-        if target in _ROUNDED and result.shape[:1] == (height,) and result.numel() > height:
+        if target in POINTWISE and result.shape[:1] == (height,) and result.numel() > height:
             strides = [step for size, step in zip(result.shape, result.stride(), strict=True) if size > 1]
             self.block._found[0] |= result.stride(0) < max(strides)
         return result
@@ -148,9 +148,14 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
     module = fx.GraphModule(row.graph, block.graph).to(device)
     loops = frozenset(
         math.prod(node.meta["shape"]) for node in block.graph.nodes
-        if node.target in _ROUNDED and node.meta["shape"][:1] == (height,)
+        if _is_rounded(node) and node.meta["shape"][:1] == (height,)
     )  # fmt: skip
     return Compiled(module, height, parts, bad is not None, loops, _floats(block.graph, len(row.weights)))
+
+
+def _is_rounded(node: Any) -> bool:
+    """Whether loops may round what is left over after whole vectors otherwise."""
+    return node.target in _ROUNDED or (node.target in POINTWISE and node.meta["dtype"].is_complex)
 
 
 def _floats(graph: fx.Graph, weights: int) -> int:
@@ -481,7 +486,7 @@ class Engine:
         zero, tensors = torch.zeros(1, dtype=torch.int64), self._weights()
         with self._workspace.lend():
             formed = {
-                name: term(used, len(chosen)).gradient(zero)[0]
+                name: term([cut(each, slice(1)) for each in used], 1).gradient(zero)[0]
                 for name, used in graph.contributions(values).items()
             }
             found = torch.cat(
