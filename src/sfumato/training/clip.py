@@ -224,13 +224,13 @@ def clipped(
     """
     rows = len(losses) // height
     layers = clipping.layers(list(names))
-    count, contributions = len(contributions), joined(contributions, layers)
-    groups = [[key for key in contributions if key[0] in layer] for layer in map(set, layers)]
+    together = joined(contributions, layers)
+    groups = [[key for key in together if key[0] in layer] for layer in map(set, layers)]
     counted = torch.arange(height, device=losses.device) < units
     counted &= losses.isfinite().view(height, rows).all(1)
     if bad is not None:
         counted &= ~bad.view(height, rows).any(1)
-    terms = {key: term(used, height) for key, used in contributions.items()}
+    terms = {key: term(used, height) for key, used in together.items()}
     nobody = torch.zeros(height, device=losses.device)
     squares, doubtful = squared_norms(terms, groups, clipping.floors(len(layers)), nobody)
     norms, hidden = squares.sqrt(), doubtful & counted
@@ -250,7 +250,7 @@ def clipped(
     for name, parameter in names.items():
         if name not in sums:
             sums[name] = torch.zeros_like(parameter, requires_grad=False)
-    used = [tuple(map(Use.of, each)) for each in contributions.values()]
+    used = [tuple(map(Use.of, each)) for each in together.values()]
     norm_error, sum_error = chunk_errors([bounds(use, height * rows, units, rows) for use in used], units)
     return ChunkResult(
         {name: sums[name] for name in names},
@@ -258,7 +258,7 @@ def clipped(
         coefficients[:units],
         adds[:units],
         losses[: units * rows],
-        norm_error + adding_error(count),
+        norm_error + adding_error(len(contributions)),
         sum_error,
     )
 
