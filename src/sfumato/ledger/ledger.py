@@ -25,12 +25,13 @@ from sfumato.ledger.certificate import Certificate, check_statable
 from sfumato.ledger.chain import Entry, Head, Row, linked, unseal
 from sfumato.ledger.charge import (
     EXCEEDED,
+    Body,
     Charge,
     ChargeRequest,
     Exceeded,
     Lease,
+    Wanted,
     charges_of,
-    event_in,
     exceeded_by,
 )
 from sfumato.ledger.log import Log, absent, first_row, known_as, make, other_budget, refuse_second
@@ -46,8 +47,6 @@ _NOT_UNUSED = (
     "one charge pays for one release; charge again"
 )
 _COSTS_NOTHING = ("create", "allocate", "note")
-Body = dict[str, Any]
-"""The fields of an entry but for its price and its sums."""
 
 
 @dataclass
@@ -778,10 +777,10 @@ class Ledger:
         with self._log.writing() as last:
             return self._log.append({"kind": "note", "text": text}, self._log.state(last), last).head
 
-    def _wanted(self, kind: str, request: ChargeRequest, **more: Any) -> _Wanted:
+    def _wanted(self, kind: str, request: ChargeRequest, **more: Any) -> Wanted:
         counted = counted_event(request.event, self.budget, relation=request.relation, unit=request.unit)
         bodies = [self._body(kind, request, counted, share) | more for share in request.allocations]
-        return _Wanted(bodies, counted)
+        return Wanted(bodies, counted)
 
     def _body(self, kind: str, request: ChargeRequest, counted: DpEvent, allocation: str | None) -> Body:
         purpose = request.purpose if self._purpose is None else f"{self._purpose}: {request.purpose}"
@@ -798,14 +797,14 @@ class Ledger:
     def _share(self, allocation: str | None) -> str | None:
         return self.allocation if allocation is None else allocation
 
-    def _spend_one(self, wanted: _Wanted, noted: Callable[[Entry], None] | None = None) -> Entry:
+    def _spend_one(self, wanted: Wanted, noted: Callable[[Entry], None] | None = None) -> Entry:
         (found,) = self._spend([wanted], noted)
         if isinstance(found, BudgetExceeded):
             raise found
         return found
 
     def _spend(
-        self, wanted: Sequence[_Wanted], noted: Callable[[Entry], None] | None = None
+        self, wanted: Sequence[Wanted], noted: Callable[[Entry], None] | None = None
     ) -> list[Entry | BudgetExceeded]:
         """Write one entry for each event, in one transaction, by the first of its bodies that fits.
 
@@ -843,43 +842,6 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Hold the entries by which one release may be paid, and the event as the budget counts it."""
-
-    bodies: Sequence[Body]
-    counted: DpEvent
-
-    def after(self, state: State, body: Body | None = None) -> State:
-        """Return the state after `body`: drawn from a plan, or admitted, and kept as a plan if it is one."""
-        body = self.bodies[0] if body is None else body
-        allocation, relation = body["allocation"], Relation(body["relation"])
-        if allocation in state.plans:
-            if "plan" in body:
-                raise InvalidInput(f"expected a share to pay for a plan, got the plan {allocation!r}")
-            return state.draw(allocation, event_in(body["event"]), relation)
-        after = state.admit(self.counted, allocation)
-        return after.prepay(body["plan"], self.counted, relation) if "plan" in body else after
-
-    def first_fitting(self, state: State) -> tuple[Body, State] | BudgetExceeded:
-        """Return the first body that fits and the state after it, or the last refusal."""
-        refused = None
-        for body in self.bodies:
-            try:
-                return body, self.after(state, body)
-            except BudgetExceeded as error:
-                refused = error
-        assert refused is not None  # a request names at least one allocation
-        return refused
-
-    def paid(self, before: State, body: Body) -> Body:
-        """Return the price of a charge; none, and a mark of it, where it is drawn from a plan."""
-        if body["allocation"] in before.plans:
-            return {"drawn": True, "price": {}}
-        prices = before.price(self.counted, body["allocation"])
-        return {"price": {name: tally.to_json() for name, tally in prices.items()}}
 
 
 def _request(

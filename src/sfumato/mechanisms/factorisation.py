@@ -20,35 +20,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput
+from sfumato.schema import Model, read
 
 Floats = npt.NDArray[np.float64]
 
 COEFFICIENT_BITS = 12
 """Coefficients of banded noise are whole multiples of 2⁻¹², so that whole numbers suffice to apply them."""
 
-_MOST_BANDS = 256
+_BelowOne = Annotated[float, Meta(ge=0, lt=1)]
 _CHOICE_OF_BANDS = (1, 2, 4, 8, 16, 32)  # tried where a plan names none
 _CHOICE_OF_SHARES = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Independent:
+class _Kind(Model):
+    @property
+    def kind(self) -> str:
+        return str(type(self).__struct_config__.tag)
+
+
+class Independent(_Kind, tag="independent", tag_field="kind"):
     """Fresh noise in each step: C is the identity. The default of a plan.
 
     >>> Independent().column(100).tolist()
     [1.0]
     """
-
-    kind: ClassVar[str] = "independent"
 
     def column(self, steps: int) -> Floats:
         """Return the first column of C."""
@@ -59,8 +63,7 @@ class Independent:
         return np.ones(1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Banded:
+class Banded(_Kind, tag="banded", tag_field="kind"):
     """C has `bands` bands: those of the square root of the optimizer's linear map of the gradients.
 
     The generating function is ((1 − decay·x)(1 − momentum·x))^−½, cut off after `bands` terms (Kalinin &
@@ -76,21 +79,9 @@ class Banded:
     [1.0, 0.5, 0.375]
     """
 
-    kind: ClassVar[str] = "banded"
-
-    bands: int
-    momentum: float = 0.0
-    decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        _validate.integer("bands", self.bands, least=1)
-        if self.bands > _MOST_BANDS:
-            raise InvalidInput(
-                f"expected bands <= {_MOST_BANDS}, got bands={self.bands}; each keeps one more noise vector"
-            )
-        if not 0 <= _validate.real("momentum", self.momentum) < 1:
-            raise InvalidInput(f"expected momentum in [0, 1), got momentum={self.momentum}")
-        _validate.probability("decay", self.decay)
+    bands: Annotated[int, Meta(ge=1, le=256)]  # each keeps one more noise vector
+    momentum: _BelowOne = 0.0
+    decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     def column(self, steps: int) -> Floats:
         places = np.arange(min(self.bands, max(1, steps)))
@@ -106,8 +97,7 @@ class Banded:
         return np.asarray(signal.lfilter([1.0], self.column(steps), impulse))
 
 
-@dataclass(frozen=True, kw_only=True)
-class LambdaCGD:
+class LambdaCGD(_Kind, tag="lambda-cgd", tag_field="kind"):
     """Each step takes back the share `cancelled` (λ) of the noise drawn in the step before: z_t − λ·z_{t−1}.
 
     C has λⁱ in its i-th band. z_{t−1} is drawn again from its key, so that no vector is kept in memory
@@ -120,16 +110,7 @@ class LambdaCGD:
     [1.0, 0.5, 0.25]
     """
 
-    kind: ClassVar[str] = "lambda-cgd"
-
-    cancelled: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= _validate.real("cancelled", self.cancelled) < 1:
-            raise InvalidInput(
-                f"expected cancelled in [0, 1), got cancelled={self.cancelled}; it is the share of the last "
-                "step's noise that is taken back"
-            )
+    cancelled: _BelowOne
 
     def column(self, steps: int) -> Floats:
         return np.asarray(self.cancelled ** np.arange(steps, dtype=np.float64))
@@ -140,9 +121,7 @@ class LambdaCGD:
 
 Noise = Independent | Banded | LambdaCGD
 INDEPENDENT = Independent()
-NOISES: Mapping[str, type[Independent] | type[Banded] | type[LambdaCGD]] = {
-    kind.kind: kind for kind in (Independent, Banded, LambdaCGD)
-}
+NOISES = ("independent", "banded", "lambda-cgd")
 
 
 @lru_cache(maxsize=256)
@@ -197,32 +176,20 @@ def chosen_noise(kind: str, *, steps: int, steps_a_pass: int) -> Noise:
     """
     _validate.one_of("noise", kind, NOISES)
     of_kind: Mapping[str, list[Noise]] = {
-        Independent.kind: [INDEPENDENT],
-        Banded.kind: [Banded(bands=bands) for bands in _CHOICE_OF_BANDS],
-        LambdaCGD.kind: [LambdaCGD(cancelled=share) for share in _CHOICE_OF_SHARES],
+        "independent": [INDEPENDENT],
+        "banded": [Banded(bands=bands) for bands in _CHOICE_OF_BANDS],
+        "lambda-cgd": [LambdaCGD(cancelled=share) for share in _CHOICE_OF_SHARES],
     }
     return min(
         of_kind[kind], key=lambda noise: prefix_error(noise, steps=max(1, steps), steps_a_pass=steps_a_pass)
     )
 
 
-def noise_to_json(noise: Noise) -> dict[str, Any]:
-    return {"kind": noise.kind, **asdict(noise)}
-
-
 def noise_from_json(data: Any) -> Noise:
-    """Return the noise that a dictionary describes.
+    """Return the noise that a dictionary of `to_json` describes.
 
-    >>> noise_from_json(noise_to_json(Banded(bands=4))) == Banded(bands=4)
+    >>> noise_from_json(Banded(bands=4).to_json()) == Banded(bands=4)
     True
     """
-    if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
-        raise InvalidInput(f"expected noise to be an object with a kind, got noise={_validate.shown(data)}")
-    kind = NOISES[_validate.one_of("noise", data["kind"], NOISES)]
-    known = {field.name for field in fields(kind)}
-    values = {name: value for name, value in data.items() if name != "kind"}
-    if set(values) != known:
-        raise InvalidInput(
-            f"expected the fields {sorted(known)} of {kind.kind} noise, got {_validate.shown(sorted(values))}"
-        )
-    return kind(**values)
+    noise: Noise = read(Noise, data, name="noise")
+    return noise

@@ -18,7 +18,6 @@ from sfumato.mechanisms.factorisation import (
     Noise,
     chosen_noise,
     noise_from_json,
-    noise_to_json,
     pass_norms,
 )
 from sfumato.mechanisms.shares import MARGIN
@@ -302,7 +301,7 @@ class TrainingPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a dictionary for `json.dumps`."""
-        plain = {**asdict(self), "relation": str(self.relation), "noise": noise_to_json(self.noise)}
+        plain = {**asdict(self), "relation": str(self.relation), "noise": self.noise.to_json()}
         if isinstance(self.noise, Independent):
             del plain["noise"]  # as plans were written before there was any other
         if self.shares is None:

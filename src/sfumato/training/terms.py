@@ -600,7 +600,7 @@ def depth_by_eights(count: int) -> int:
 
 
 _ALIGNMENT = 64
-_SLAB = 64 << 20  # bytes; larger than malloc keeps; pages are given as they are used
+_SLAB = 64 << 20  # bytes; more than malloc keeps, so that pages are given as they are used
 
 
 class Workspace:

@@ -20,11 +20,11 @@ import numpy.typing as npt
 from sfumato import accounting, datasets, models
 from sfumato.datasets.drawings import TOGETHER
 from sfumato.local import LOW_FREQUENCIES, GaussianVector
-from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
 from sfumato.randomness import SecretStream
 from sfumato.storage import json_bytes, write_figure, write_whole
 from sfumato_lab.reproduce.clustering import ClusteringPlan, cluster
 from sfumato_lab.reproduce.local_noise_releases import CASES, Case, Released, run_releases
+from sfumato_lab.reproduce.noised_network import NetworkFit, WienerFilter, fit_network, predict
 
 SOURCE_DELTA = 1 / 784**2
 SOURCE_EPOCHS = 80  # in each of which the project noised every image anew

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sfumato.datasets import load
-from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
 from sfumato.randomness import SecretStream, public_torch_generator
 from sfumato_lab.reproduce import clustering_runs, local_noise
 from sfumato_lab.reproduce.clustering import (
@@ -21,6 +20,7 @@ from sfumato_lab.reproduce.clustering import (
     merged,
 )
 from sfumato_lab.reproduce.local_noise_releases import Case, run_releases
+from sfumato_lab.reproduce.noised_network import NetworkFit, WienerFilter, fit_network, predict
 
 
 def test_each_image_is_scaled_by_itself():

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from sfumato.accounting import Budget, Relation
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, load
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.learn import (
@@ -162,6 +162,17 @@ def test_images_of_any_size_and_colour_fit_and_tables_do_not():
     assert np.allclose(fitted.inputs, 0.5, atol=1e-6)
     with pytest.raises(InvalidInput, match="--model mlp"):
         features.fitted(replace(colour, inputs=np.zeros((2, 7), np.float32)))
+
+
+def test_few_rows_still_get_many_steps():
+    """A thousand rows a step would leave four steps, and half of the test images wrong at ε = 3."""
+    digits = load("digits", "train")
+    few = Classifier.prepare(digits, epsilon=3, model="mlp", settings=Settings(epochs=3))
+    assert (few.plan.steps, few.plan.expected_batch) == (100, 43)
+    many = Classifier.prepare(replace(digits, public_size=60_000), epsilon=3, model="mlp")
+    assert many.plan.expected_batch == 1024
+    with pytest.raises(InvalidInput, match="batch"):
+        Settings(batch=0)
 
 
 def test_recipes_by_name():
