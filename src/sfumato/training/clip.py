@@ -41,7 +41,7 @@ from sfumato.training.terms import (
     term,
 )
 
-SMALLEST_NORM = 1e-10  # far above what float32 loses by underflow in a gradient's squares
+SMALLEST_NORM = 1e-10  # far above the underflow of float32 in a gradient's squares
 _SHRINK = 1.0 - 2.0**-22  # covers the rounding of a division and a multiplication in float32
 
 
@@ -213,7 +213,7 @@ def clipped(
     zero: its operands are replaced by zeros before any product. Every other adds at most its clipping bound.
 
     Args:
-        contributions: For each parameter what its uses add, one entry for each row.
+        contributions: The uses of each parameter, one entry for each row.
         losses: (rows,).
         bad: (rows,): rows that met a value without a result.
         clipping: The clipping rule.
@@ -231,8 +231,8 @@ def clipped(
     if bad is not None:
         counted &= ~bad.view(height, rows).any(1)
     terms = {key: term(used, height) for key, used in together.items()}
-    nobody = torch.zeros(height, device=losses.device)
-    squares, doubtful = squared_norms(terms, groups, clipping.floors(len(layers)), nobody)
+    none = torch.zeros(height, device=losses.device)
+    squares, doubtful = squared_norms(terms, groups, clipping.floors(len(layers)), none)
     norms, hidden = squares.sqrt(), doubtful & counted
     alone: dict[Names, Tensor] = {}
     if bool(hidden.any()):
@@ -274,7 +274,7 @@ Names: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """What one chunk adds.
+    """The clipped sums of one chunk.
 
     `norms` are upper bounds, one for each unit (ordered by unit index) and clipping layer; `finite` is False
     for units whose gradient had NaN or Inf, or that met a value without a result: they contribute exactly zero.
@@ -283,7 +283,7 @@ class ChunkResult:
     Attributes:
         sums: The clipped sum for each parameter, by name.
         norms: Upper bounds of the gradient norms.
-        coefficients: What each unit's gradient was multiplied by.
+        coefficients: The factor of each unit's gradient.
         finite: False for units that contribute nothing.
         losses: The loss of each row.
         norm_error: Bound of the rounding error of a norm.
@@ -347,11 +347,11 @@ def weighted_sums(
 
 
 def squared_norms(
-    terms: Mapping[Names, Term], layers: Sequence[Sequence[Names]], floors: Sequence[float], nobody: Tensor
+    terms: Mapping[Names, Term], layers: Sequence[Sequence[Names]], floors: Sequence[float], none: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Squared norms (units, layers), and of which units rounding hides them; `nobody`: zeros (units,)."""
+    """Squared norms (units, layers), and of which units rounding hides them; `none`: zeros (units,)."""
     pairs = {name: part.squared_norms() for name, part in terms.items()}
-    like = next(iter(pairs.values()))[0] if pairs else nobody
+    like = next(iter(pairs.values()))[0] if pairs else none
     columns = [[pairs[name] for name in names if name in pairs] for names in layers]
     squares = _side_by_side([_added([square for square, _ in column], like) for column in columns])
     slacks = _side_by_side(
@@ -376,9 +376,9 @@ def clipped_alone(
 ) -> tuple[Tensor, dict[Names, Tensor]]:
     """Norms (units, layers) and the clipped sum of units whose norms rounding hides, one by one.
 
-    Each gradient is formed once, by itself. Its norm (in float64, where no square overflows) and what is added
-    are taken of the same numbers, and these are the same bits whoever else is there. Formed a second time, in a
-    batch of another size, what cancellation leaves of it could be anything. Units that are not finite add
+    Each gradient is formed once, by itself. Its norm (in float64, where no square overflows) and its summand
+    come from the same numbers, the same bits in any company. Formed a second time, in a batch of another size,
+    the remainder of a cancellation could be any number. Units that are not finite add
     nothing.
     """
     found: list[Tensor] = []

@@ -138,7 +138,7 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
         outputs.append(block.rows(bad))
     parts: dict[str, list[tuple[Use, slice]]] = {}
     for name, gradient in zip(row.trainable, gradients, strict=True):
-        for use in [] if gradient is None else uses(gradient):
+        for use in [] if gradient is None else uses(gradient, block.private):
             operands = use.operands(block)
             parts.setdefault(name, []).append((use, slice(len(outputs), len(outputs) + len(operands))))
             outputs += operands
@@ -154,7 +154,7 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
 
 
 def _is_rounded(node: Any) -> bool:
-    """Whether loops may round what is left over after whole vectors otherwise."""
+    """Whether loops may round elements after the last whole vector otherwise."""
     return node.target in _ROUNDED or (node.target in POINTWISE and node.meta["dtype"].is_complex)
 
 
@@ -190,7 +190,7 @@ class Engine:
         loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
         example: Inputs and targets of one public row, (1, …).
         views: K random views of each row.
-        public: Tensors that the code may bring along though they are large: nobody's data.
+        public: Tensors that the code may bring along though they are large: public data.
         data: The private rows, to tell whether code brings a part of them along; nothing is read.
 
     >>> from sfumato.training import Flat, cross_entropy
@@ -245,7 +245,7 @@ class Engine:
         """The clipped sum of a chunk of rows.
 
         *Guarantees*: every unit adds at most its clipping bound in norm; one that does not count adds exactly
-        zero; others have the same bits whatever it is.
+        zero; the others have the same bits with and without it.
 
         Args:
             inputs: (rows, …).
@@ -256,7 +256,7 @@ class Engine:
             sampler: Where dropout and the like draw from; a secret stream of its own by default.
 
         Returns:
-            The sums, and what is known about each unit; private.
+            The sums, norms and coefficients; private.
         """
         rows = [
             leaf.as_subclass(Tensor).to(self.device)
@@ -494,8 +494,8 @@ class Engine:
             ).cpu()
         if not near(values[0][:1].cpu(), losses) or not near(found, expected):
             raise UnsupportedModel(
-                f"expected a block of {len(chosen)} rows to compute what the graph of one row does, got other "
-                f"numbers, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
+                f"expected a block of {len(chosen)} rows to compute the numbers of the graph of one row, got "
+                f"others, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
             )
 
     def _in_order(self) -> list[Tensor]:
@@ -514,9 +514,8 @@ class Engine:
     def _nothing(self, clipping: Clipping) -> ChunkResult:
         tensors = all_tensors(self.model)
         none = torch.zeros(0, len(clipping.layers(self.row.trainable)))
-        nobody = torch.zeros(0, dtype=torch.bool)
         zeros = {name: torch.zeros_like(tensors[name], requires_grad=False) for name in self.row.trainable}
-        return ChunkResult(zeros, none, none, nobody, none.flatten(), 0.0, 0.0)
+        return ChunkResult(zeros, none, none, torch.zeros(0, dtype=torch.bool), none.flatten(), 0.0, 0.0)
 
 
 def _places(model: nn.Module) -> list[tuple[str, dict[str, Any], str]]:
@@ -587,7 +586,7 @@ def _check_tensors(model: nn.Module) -> None:
 
 @contextmanager
 def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
-    """Says why code does not run on made-up rows, and what may be wrong with these."""
+    """Explain why code does not run on made-up rows, and the likely mistake."""
     remedy = other_number(model, inputs) or other_type(model, inputs) or other_targets(targets)
     try:
         yield
@@ -611,7 +610,7 @@ def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
 
 
 def _written_down(text: str) -> str:
-    """What torch says of a write to none of the inputs, in words."""
+    """Put torch's message about a write to a tensor outside into words."""
     before, found, _ = text.partition("false INTERNAL ASSERT")
     return (
         before + "a write to a tensor outside of the model; compute new values, and keep no state"
@@ -651,7 +650,7 @@ def _strata(units: Tensor) -> list[_Stratum]:
 
 
 def _joined(parts: Iterator[ChunkResult]) -> ChunkResult:
-    """What blocks add up to: a few sums in float32, and these in float64."""
+    """Add up blocks: a few sums in float32, and these in float64."""
     seen: list[ChunkResult] = []
     sums: dict[str, Tensor] = {}  # of the last few
     totals: dict[str, Tensor] = {}  # of those before
@@ -714,7 +713,7 @@ def clipped_gradient_sum(
 ) -> dict[str, Tensor]:
     """Σ over units of clip(Σ over the unit's rows of ∇loss), for every trainable parameter by name.
 
-    *Guarantees*: every unit adds at most its clipping bound in norm, whoever else is there; rows whose loss or
+    *Guarantees*: every unit adds at most its clipping bound in norm, in any company; rows whose loss or
     gradient is not finite add zero; model, loss and views see tensors without values and made-up rows only.
 
     Args:
@@ -767,11 +766,11 @@ def clip_chunk(
     """One physical chunk: clipped sums, norms, coefficients, and a bound η of the rounding error.
 
     Rows are worked on in blocks of public heights, padded with public rows (see `blocks`), so that a unit's
-    gradient and coefficient are the same bits whoever else is in the chunk.
+    gradient and coefficient are the same bits in any company.
 
     *Clipping and float32.* The coefficient of a unit uses an upper bound of its norm, rounding included: a
     Gram norm gets the slack κu·S², S = Σₚ ‖aₚ‖‖gₚ‖; where that slack is not small (the output gradients
-    cancel, or squares overflow) the gradient itself is formed and its norm taken in float64. What remains is
+    cancel, or squares overflow) the gradient itself is formed and its norm taken in float64. There remains
     the rounding of the sum over the chunk, bounded by η (see `Engine.rounding_bound`), so that adding or
     removing one unit moves the computed sums by at most sensitivity · (1 + η).
 
@@ -785,7 +784,7 @@ def clip_chunk(
         views: `views(inputs)` returns K views of each row, (rows, K, …), whose gradients are averaged.
 
     Returns:
-        The sums, and what is known about each unit; private.
+        The sums, norms and coefficients; private.
 
     >>> rows = torch.tensor([[3.0, 4.0]])
     >>> result = clip_chunk(nn.Linear(2, 1), lambda out, _: out[:, 0], rows, torch.zeros(1), Flat(norm=1.0))

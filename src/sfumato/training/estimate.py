@@ -43,7 +43,7 @@ def estimate(
 
     Args:
         model: The model.
-        plan: What will be done.
+        plan: The plan.
         shape: The shape of one row.
         classes: How many classes there are.
         views: K random views of each row.

@@ -1,4 +1,4 @@
-"""Losses and views: functions that are traced once, and what tells one from another."""
+"""Losses and views: functions that are traced once, and how they are compared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
         (rows,) losses.
 
     Raises:
-        InvalidInput: If there is one class only: this loss is then 0 whatever the scores are.
+        InvalidInput: If there is one class only: this loss is then always 0.
 
     >>> import torch
     >>> cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1])).round(decimals=4).tolist()  # ln 2
@@ -55,7 +55,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def moved_by_a_pixel(images: Tensor) -> Tensor:
     """Look at each image five times: as it is, and moved by a pixel up, down, left and right.
 
-    What leaves on one side comes in on the other, so that images should have a margin.
+    Pixels that leave on one side come in on the other, so that images should have a margin.
 
     Args:
         images: (rows, …, height, width).
@@ -190,7 +190,7 @@ def other_weights(model: nn.Module, seed: int | None = None) -> Iterator[None]:
     """Within, every trainable weight is another one, of the usual size: zeros or huge ones would hide mixing.
 
     Half of the numbers are moved, half are replaced but for their signs, which models may rely on. All is drawn
-    anew for each `seed`, and for each call without one: nobody can choose weights that undo it.
+    anew for each `seed`, and for each call without one: no model can be written to undo it.
     """
     generator = public_torch_generator(fresh_seed() if seed is None else seed)
     kept = {p: p.data for p in model.parameters() if p.requires_grad and p.is_floating_point()}

@@ -1,4 +1,4 @@
-"""What the examples of a chunk add to one parameter, in the form that is cheapest to clip.
+"""Gradients of a chunk's examples for one parameter, in the form that is cheapest to clip.
 
 Rules hand over a `Contribution` with one entry for each row: `Factors` (the gradient is Σₚ gₚ aₚᵀ), `Rows`
 (the gradient itself) or `Lookups` (gradients of looked-up table rows). `term` merges the rows of each
@@ -10,7 +10,7 @@ privacy unit and decides how the norm will be had:
 
 A term gives each unit's squared norm, with a bound of its rounding error (the slack) where that is not small
 for sure, and the sum weighted by the coefficients (in `out`, which holds zeros, where that saves writing
-zeros); `rounding` bounds what rounding does to both.
+zeros); `clip.rounding` bounds the rounding errors of both.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fold:
     banded: bool = False
 
     def __call__(self, matrices: Tensor, out: Tensor | None = None) -> Tensor:
-        """(…, groups, outputs, inputs) → (…, *shape); `out`: zeros for what would be mostly zero."""
+        """(…, groups, outputs, inputs) → (…, *shape); `out`: zeros for a result that is mostly zero."""
         lead = matrices.shape[:-3]
         if self.banded:
             matrices = matrices.transpose(-3, -2)
@@ -87,7 +87,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Windows:
-    """What each output position of a convolution sees: overlapping windows of its input, not copied yet.
+    """Overlapping windows of a convolution's input, one for each output position, not copied yet.
 
     Written out, windows are many times larger than the input they come from; a product takes them a few rows
     at a time, so that the copy is still in the cache when it is read.
@@ -166,7 +166,7 @@ def cut(contribution: Contribution, rows: slice) -> Contribution:
 
 @dataclass(frozen=True)
 class Weights:
-    """What each unit counts in a sum."""
+    """The weight of each unit in a sum."""
 
     values: Tensor  # (units,)
 
@@ -246,12 +246,11 @@ class Gram:
         scaled = self.gradients * weights.values[:, None, None, None]
         if is_small(*shape):
             return self.fold(_products_side_by_side(scaled, self.inputs, per_product), out)
-        if groups == 1:
-            return self.fold(_products_by_tiles(scaled, self.inputs, per_product * positions), out)
-        parts = list(zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True))
-        blocks = products_per_block(len(parts))
-        sums = [_products(parts[start : start + blocks]) for start in range(0, len(parts), blocks)]
-        return self.fold(_total(sums), out)
+        sums = [
+            _products_by_tiles(scaled[:, group], self.inputs[:, group], per_product * positions)
+            for group in range(groups)
+        ]
+        return self.fold(torch.stack(sums) if groups > 1 else sums[0].unsqueeze(0), out)
 
     def gradient(self, units: Tensor) -> Tensor:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
@@ -383,7 +382,7 @@ def slack_factor(groups: int, positions: int, width: int, height: int, unit: flo
     """κu: the number of roundings behind a Gram norm, times the unit roundoff.
 
     Never less than `_LEAST_SLACK`: where S exceeds the norm by more than √(SLACK_SHARE / κu) the gradient is
-    formed, so that a large κu bounds what rounding can do to the sum.
+    formed, so that a large κu bounds the rounding error of the sum.
     """
     return max(_LEAST_SLACK, (width + height + 2 * positions + groups + 8) * unit)
 
@@ -539,27 +538,16 @@ def products_per_block(products: int) -> int:
     return math.isqrt(max(0, products - 1)) + 1
 
 
-def _products(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Σ over units and positions of g aᵀ: (groups, outputs, inputs).
-
-    Each product is made by itself and then added. `addmm_` adds its pairs to what is there one by one on some
-    processors, so that many more roundings lie behind a sum than its products have.
-    """
-    (gradients, inputs), *more = ((_by_group(g), _by_group(a)) for g, a in parts)
-    total = gradients.transpose(1, 2) @ inputs
-    for gradients, inputs in more:
-        total += gradients.transpose(1, 2) @ inputs
-    return total
-
-
 def _products_by_tiles(gradients: Tensor, inputs: Tensor, pairs: int) -> Tensor:
-    """The same for one group, `pairs` of a unit and a position in each product.
+    """Σ over units and positions of g aᵀ, `pairs` of a unit and a position in each product.
 
-    A part of the matrix at a time, so that what is added up stays in the cache.
+    A part of the matrix at a time, so that the sums stay in the cache. Each product is made by itself
+    and then added: `addmm_` adds its pairs to the sum one by one on some processors, so that many more
+    roundings lie behind a sum than its products have.
     """
-    g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
+    g, a = gradients.flatten(0, 1), inputs.flatten(0, 1)  # (units · positions, width)
     if len(g) <= pairs:
-        return (g.t() @ a).unsqueeze(0)
+        return g.t() @ a
     parts = list(zip(torch.split(g, pairs), torch.split(a, pairs), strict=True))
     blocks = products_per_block(len(parts))
     total = g.new_empty(g.shape[1], a.shape[1])
@@ -572,7 +560,7 @@ def _products_by_tiles(gradients: Tensor, inputs: Tensor, pairs: int) -> Tensor:
             for left, right in more:
                 block += torch.mm(left[:, rows].t(), right[:, columns], out=product)
             tile.copy_(block) if first == 0 else tile.add_(block)
-    return total.unsqueeze(0)
+    return total
 
 
 def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
@@ -611,15 +599,8 @@ def depth_by_eights(count: int) -> int:
     return 0 if count <= 1 else min(count, 8) - 1 + depth_by_eights(-(-count // 8))
 
 
-def _by_group(factor: Tensor) -> Tensor:
-    """(units, groups, positions, width) → (groups, units · positions, width)."""
-    return factor.transpose(0, 1).flatten(1, 2)
-
-
 _ALIGNMENT = 64
-_SLAB = (
-    64 << 20
-)  # bytes; the system takes back what is so large when it is freed, and gives pages as they are used
+_SLAB = 64 << 20  # bytes; more than malloc keeps, so that pages are given as they are used
 
 
 class Workspace:
@@ -652,7 +633,7 @@ class Workspace:
 
     @contextmanager
     def returned(self) -> Iterator[None]:
-        """What is taken within is free again afterwards."""
+        """Free afterwards all memory that is taken within."""
         before = self._at
         try:
             yield

@@ -120,7 +120,7 @@ def trace(
         The graph.
 
     Raises:
-        UnsupportedModel: If the code asks for values, writes to weights, or does what is not on the list.
+        UnsupportedModel: If the code asks for values, writes to weights, or calls an unlisted operation.
 
     >>> row = trace(nn.Linear(2, 1), lambda out, _: out[:, 0], torch.zeros(1, 2), torch.zeros(1))
     >>> row.trainable
@@ -164,7 +164,7 @@ def trace(
 
 
 def placed(graph: fx.Graph, device: torch.device) -> None:
-    """Let what a graph makes of nothing lie on a device."""
+    """Create the constants of a graph on a device."""
     for node in graph.nodes if device.type != "cpu" else ():
         schema = getattr(node.target, "_schema", None)
         if schema is not None and any(argument.name == "device" for argument in schema.arguments):
@@ -172,7 +172,7 @@ def placed(graph: fx.Graph, device: torch.device) -> None:
 
 
 def _run_once(model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
-    """Run the code on a made-up row, so that what it keeps for later calls has values."""
+    """Run the code on a made-up row, so that caches for later calls have values."""
     copies = {name: tensor.detach().clone() for name, tensor in all_tensors(model).items()}
     swapped = nn.utils.stateless._reparametrize_module(model, copies, tie_weights=True)
     row_inputs, row_targets = random_rows(example, 1)
@@ -224,7 +224,7 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
     return losses if copies == 1 else losses.view(rows, copies).mean(1)
 
 
-# What the code may not do
+# Operations that code may not call
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -317,7 +317,7 @@ def _memory(values: Any) -> set[int]:
 
 
 class Recorder(Watch):  # type: ignore[no-untyped-call]
-    """Writes what is called on tensors without values into a graph, each operation by its decomposition."""
+    """Records operations on tensors without values in a graph, each by its decomposition."""
 
     def __init__(self, table: Mapping[Any, Callable[..., Any]], fake: FakeTensorMode | None = None) -> None:
         super().__init__()
@@ -377,7 +377,7 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
     def _seen_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Note a change of shape in place, such as `transpose_`, as the view that it is."""
         node = self._node(args[0])
-        node.meta["val"] = args[0].detach()  # what it was like before
+        node.meta["val"] = args[0].detach()  # the shape before
         packet = getattr(aten, func._schema.name.removeprefix("aten::")[:-1])
         view = getattr(packet, func._overloadname, None) or packet.int
         made = self._graph.call_function(view, (node, *args[1:]), kwargs)
@@ -478,7 +478,7 @@ def _asks(func: Any, args: Any) -> bool:
 
 
 def _is_constant(args: Any) -> bool:
-    """Whether values are asked of what the code brought along, or of real tensors."""
+    """Whether values are asked of constants of the code, or of real tensors."""
     held = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
     return all(not isinstance(each, FakeTensor) or each.constant is not None for each in held)
 
@@ -520,7 +520,7 @@ def _line() -> str | None:
 
 @contextmanager
 def _explained(watch: Watch) -> Iterator[None]:
-    """Turns what a trace raises into a sentence; there is nothing private in it."""
+    """Turn an error of a trace into a sentence; there is nothing private in it."""
     try:
         yield
     except (UnsupportedModel, InvalidInput):
@@ -638,7 +638,7 @@ def _check_constants(graph: fx.Graph, constants: Mapping[str, Constant], model: 
                 f"expected {name} to be reached through the model, got the tensor itself at {line}; write "
                 f"model.{name} where it is used"
             )
-        detached = (aten.detach.default, aten.alias.default)  # of a constant, alias is what detach leaves
+        detached = (aten.detach.default, aten.alias.default)  # detach of a constant is recorded as alias
         if value.requires_grad and any(user.target not in detached for user in node.users):
             raise UnsupportedModel(
                 f"expected tensors that learn to be parameters of the model, got one of shape "
@@ -668,7 +668,8 @@ def _without_writes(traced: fx.GraphModule, watch: Recorder, weights: Sequence[s
             raise UnsupportedModel(
                 f"expected a model that writes to no weight or buffer, got a write to {name} at "
                 f"{line or 'a module of torch'}; keep state outside of the model; in the place of BatchNorm "
-                "put GroupNorm (sfumato.models.replace_batchnorm(model)), in that of spectral norm weight_norm, "
+                "put GroupNorm (sfumato.models.replace_batchnorm(model)), in that of spectral norm"
+                " weight_norm, "
                 "or call eval() on the layer"
             )
         node.replace_all_uses_with(node.args[1])
@@ -718,7 +719,7 @@ _CONTIGUOUS = aten.native_group_norm_backward.default  # takes its arguments for
 
 
 def _simplify(graph: fx.GraphModule) -> None:
-    """Drop copies, what is computed twice and what is not needed."""
+    """Drop copies, repeated operations and unused ones."""
     for node in graph.graph.nodes:
         if node.target in _SAME:
             for user in list(node.users):
@@ -769,6 +770,6 @@ def _check(graph: fx.GraphModule) -> None:
         if node.op == "call_function" and node.target is not operator.getitem and not is_allowed(node):
             raise UnsupportedModel(
                 f"expected operations on the closed list, got {_name(node.target)} at "
-                f"{node.meta.get('line')}; write it in other operations of torch (windows, as of STFT, by Tensor.unfold or a convolution), "
-                "or freeze the part that needs it"
+                f"{node.meta.get('line')}; write it in other operations of torch (windows, as of STFT, by "
+                "Tensor.unfold or a convolution), or freeze the part that needs it"
             )

@@ -231,6 +231,28 @@ def test_half_a_block_is_used_only_where_no_element_is_left_over(outputs, loss, 
     assert split(model, loss, data, 40) == heights
 
 
+@pytest.mark.parametrize(("rows", "heights"), [(5, [8]), (16, [16]), (20, [24]), (30, [32])])
+def test_few_rows_have_low_blocks(rows, heights):
+    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 8))
+    data = torch.rand(rows, 4), torch.zeros(rows, dtype=torch.long)
+    assert split(model, cross_entropy, data, rows) == heights
+
+
+def test_a_low_block_is_not_used_where_a_loop_runs_along_the_rows():
+    """Of (4, rows, 2) in memory, as a product with a public factor leaves it, seen as (rows, 4, 2)."""
+
+    class Along(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.randn(4, 3, 2))
+
+        def forward(self, inputs):  # (rows, 4, 3)
+            return (inputs.transpose(0, 1) @ self.factor).transpose(0, 1).tanh().flatten(1)
+
+    data = torch.rand(16, 4, 3), torch.zeros(16, dtype=torch.long)
+    assert split(Along(), cross_entropy, data, 16) == [32]
+
+
 @pytest.mark.parametrize(("width", "threads", "fits"), [(352, 1, True), (345, 2, False), (352, 2, True)])
 def test_whole_vectors_hold_the_share_of_each_thread(width, threads, fits):
     """Of 96 rows of 345, each of two threads has 16560: 16 are left over after whole 32s."""

@@ -108,3 +108,10 @@ def test_an_embedding_costs_no_more_noise_than_other_layers():
 
     rows = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, dtype=torch.long)
     assert rounding_bound(Pooled(), cross_entropy, *rows, units=1300) < 0.02
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 63, 65, 200, 700])
+def test_sums_by_eights(count):
+    values = torch.randn(count, 50) * 10 ** torch.randn(count, 1)
+    error = (terms._by_eights(values) - values.double().sum(0)).abs()
+    assert (error <= terms.depth_by_eights(count) * 2.0**-24 * values.double().abs().sum(0)).all()
