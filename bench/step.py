@@ -46,7 +46,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "lora": transformer.with_adapters,
 }
 BATCHES = {"cnn": (64, 256, 1024, 4096, 8192), "resnet18": (64, 256), "encoder": (32,), "lora": (32,)}
-RESULTS = Path(__file__).parent / "results" / "step.json"
+RESULTS = Path(__file__).parent / "runs" / "step.json"
 per_row = partial(F.cross_entropy, reduction="none")
 
 STEPS_A_TURN = 3

@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 
 from sfumato.policy import load_policy
-from sfumato.reproduce.synthetic_tables import MEASURES, Split, judged
+from sfumato_lab.reproduce.synthetic_tables import MEASURES, Split, judged
 
 COLUMNS = (*MEASURES, "cpu_seconds", "seconds", "gigabytes")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sfumato.reproduce.synthetic_tables import CUTS, Split, load
+from sfumato_lab.reproduce.synthetic_tables import CUTS, Split, load
 
 _COLUMNS, _HIDDEN = 30, 4
 

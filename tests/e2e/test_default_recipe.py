@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from sfumato.datasets import fetch, strokes
+from sfumato.datasets import fetch
 from sfumato.errors import DataUnavailable
+from sfumato_lab.drawings import strokes
 
 FLOOR = 0.972
 """Five runs of the command below gave 97.98, 97.77, 97.88, 97.81 and 97.66%: mean 97.82, standard deviation

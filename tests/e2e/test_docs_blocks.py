@@ -26,11 +26,11 @@ import pytest
 import torch
 import typer
 
-from sfumato.cli.app import app
+from sfumato.cli.app import whole_app
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-COMMANDS = typer.main.get_command(app)
+COMMANDS = typer.main.get_command(whole_app())
 GENERATED = {ROOT / "docs" / "reference" / "cli.md", ROOT / "docs" / "audit-sabotage.md"}
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").rglob("*.md")) - GENERATED)]
 MOST_SKIPPED = 11

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from sfumato import datasets, load, pate
-from sfumato.datasets import strokes
 from sfumato.learn import DIGITS, features
+from sfumato_lab.drawings import strokes
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,13 @@ from sfumato.caveats import Code
 from sfumato.datasets import Chosen, Dataset
 from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.learn import Canaries, Classifier, features, tuning
-from sfumato.learn.images import ImageRequest, StyleSettings, learn_sampler
 from sfumato.learn.table import TableTraining
 from sfumato.ledger import Certificate, Ledger, PrivateKey
 from sfumato.ledger.signing import VARIABLE
 from sfumato.policy import Column, Policy
 from sfumato.randomness import OWN_NOISE, SecretStream
-from sfumato.training.sources import chosen_by
+from sfumato.training.data import chosen_by
+from sfumato_lab.images import ImageRequest, StyleSettings, learn_sampler
 
 SMALL = {"extractors": ("scattering",), "drawn": 60, "directions": 8, "steps": 2}
 HEAD_ONLY = replace(features.THINGS, **SMALL)

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from sfumato import datasets
-from sfumato.datasets import leaves
 from sfumato.learn import features
 from sfumato.learn.statistic import StatisticPlan
 from sfumato.models import FeatureClassifier, OpponentScattering, PatchCodes, ScatteringCodes, Whitened
 from sfumato.models.rows_apart import rows_apart
 from sfumato.pate import Adaptation, PublicSide
+from sfumato_lab.drawings import leaves
 
 
 def neighbours_agree(compute, rows):

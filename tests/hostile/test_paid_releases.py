@@ -11,12 +11,13 @@ from safetensors.torch import load_file
 import sfumato
 from sfumato import pate
 from sfumato.accounting import Budget, Relation, pure
-from sfumato.datasets import Dataset, strokes
+from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded
 from sfumato.learn import DIGITS, Canaries, Classifier
 from sfumato.ledger import Ledger, Unrecorded
 from sfumato.released import MODEL
 from sfumato.training import run as training_run
+from sfumato_lab.drawings import strokes
 
 QUICK = replace(DIGITS, drawn=60, directions=8, steps=2, sample_rate=0.5)
 

@@ -43,7 +43,6 @@ def test_public_names():
         "local",
         "query",
         "synthesis",
-        "tracing",
         "audit",
         "learn",
         "holders",
@@ -101,5 +100,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("tracing", "audit", "learn", "holders", "runs"),
+    *("audit", "learn", "holders", "runs"),
 )

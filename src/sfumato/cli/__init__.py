@@ -1,6 +1,11 @@
-"""The command line: parse, call, show; no maths."""
+"""The command line: parse, call, show; no maths.
+
+Another package adds commands by entry points of the group `sfumato.commands`: modules with `register(app)`.
+"""
 
 from sfumato import show
 from sfumato.cli.app import main
+from sfumato.cli.inputs import read_data
+from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, charged, check
 
-__all__ = ["main", "show"]
+__all__ = ["SHARES", "Allocation", "Purpose", "Rule", "charged", "check", "main", "read_data", "show"]

@@ -7,21 +7,20 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 from typer.main import get_command_name
-from typer.models import CommandInfo
+from typer.models import CommandInfo, TyperInfo
 
-from sfumato import __version__, interruption
+from sfumato import __version__, interruption, plugins
 from sfumato.cli import (
     audit,
     calculators,
     data,
-    demo,
     desk,
     holders,
-    holders_sums,
     key,
     ledger,
     local,
@@ -29,12 +28,10 @@ from sfumato.cli import (
     pate,
     plan,
     predict,
-    prior,
     query,
     report,
     statement,
     synthesize,
-    trace,
     train,
     tune,
     verify,
@@ -50,8 +47,8 @@ from sfumato.errors import (
     SfumatoError,
     TooMuchNoise,
     UnitMismatch,
+    missing_extra,
 )
-from sfumato.reproduce import commands as reproduce
 
 app = typer.Typer(
     name="sfumato",
@@ -63,7 +60,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    demo,
     train,
     predict,
     pate,
@@ -72,13 +68,9 @@ COMMANDS = (
     query,
     synthesize,
     holders,
-    holders_sums,
-    trace,
     desk,
     audit,
-    prior,
     report,
-    reproduce,
     calculators,
     ledger,
     verify,
@@ -119,6 +111,11 @@ def main() -> None:
         if stop.code == INTERRUPTED:
             _stop(interruption.in_words(), INTERRUPTED)
         raise
+    except ModuleNotFoundError as error:
+        extra = missing_extra(error)
+        if extra is None:
+            raise
+        _stop(str(extra), FAILED)
     except BrokenPipeError:
         sys.exit(DONE)
     except OSError as error:
@@ -127,13 +124,28 @@ def main() -> None:
 
 def _asked_for(words: Sequence[str]) -> typer.Typer:
     """The program with the one command that is asked for: the options of all take long to prepare."""
-    commands = [each for each in app.registered_commands if [_name(each)] == words[:1]]
-    groups = [each for each in app.registered_groups if [each.name] == words[:1]]
+    commands, groups = _named(words[:1])
+    if not commands and not groups:
+        whole_app()
+        commands, groups = _named(words[:1])
     if not commands and not groups:
         return app
     alone = copy(app)
     alone.registered_commands, alone.registered_groups = commands, groups
     return alone
+
+
+def _named(word: Sequence[str]) -> tuple[list[CommandInfo], list[TyperInfo]]:
+    commands = [each for each in app.registered_commands if [_name(each)] == word]
+    return commands, [each for each in app.registered_groups if [each.name] == word]
+
+
+@cache
+def whole_app() -> typer.Typer:
+    """Return the program with the commands of other packages; most commands need not wait for them."""
+    for found in plugins.registered(plugins.COMMANDS).values():
+        found.load()(app)
+    return app
 
 
 def _options(words: Sequence[str]) -> set[str]:

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         help="Attack releases and compare the proven lower bound of ε with the claim.", no_args_is_help=True
     )
-    for command in (mechanism, run, black_box, randomisers, releases, shuffle, sabotage):
+    for command in (mechanism, run, randomisers, releases):
         group.command()(command)
     app.add_typer(group, name="audit")
 
@@ -57,7 +57,7 @@ def mechanism(
         verdict = mechanism_audit.run(
             plan, delta=delta, pairs=pairs, figure=figure, on_pair=lambda: bar.advance(task)
         )
-    _conclude(verdict, json)
+    conclude(verdict, json)
 
 
 def run(
@@ -76,7 +76,7 @@ def run(
     with show.progress() as bar:
         task = bar.add_task("canaries", total=pairs, note="")
         verdict = run_audit.run(folder, pairs=pairs, on_pair=lambda: bar.advance(task))
-    _conclude(verdict, json)
+    conclude(verdict, json)
 
 
 def randomisers(json: show.Json = False) -> None:
@@ -95,75 +95,10 @@ def releases(json: show.Json = False) -> None:
     Example: sfumato audit releases
     """
     from sfumato.audit.runs.releases import RELEASES
-    from sfumato.learn.tuning_attack import searches
+    from sfumato.learn.tuning import searches
+    from sfumato.plugins import part
 
-    _attack_each({**RELEASES, "tuning: the best model": searches}, json)
-
-
-def black_box(
-    networks: Annotated[
-        int, typer.Option(help="Number of networks to train. More give a tighter bound.")
-    ] = 3000,
-    data: Annotated[str, typer.Option(help="Data set of the networks: mnist or digits.")] = "mnist",
-    json: show.Json = False,
-) -> None:
-    """Train many small networks with and without one canary, and tell them apart by its loss. ε is 10.
-
-    Exit with 1 if the claim is refuted.
-
-    Example: sfumato audit black-box
-    """
-    from sfumato.audit.runs import black_box as black_box_audit
-
-    _conclude(black_box_audit.run(data=data, networks=networks), json)
-
-
-def shuffle(
-    canaries: Annotated[int, typer.Option(help="Number of canaries. More give a tighter bound.")] = 20_000,
-    json: show.Json = False,
-) -> None:
-    """Audit a run on shuffled batches against its own price, and against the price of Poisson sampling.
-
-    The second price is too low and must be refuted. Exit with 1 if it is not, or if the first one is.
-
-    Example: sfumato audit shuffle
-    """
-    from sfumato.audit.runs import shuffle as shuffle_audit
-
-    prices = shuffle_audit.run(canaries=canaries)
-    _show({"its own price": prices.shuffled, "priced as Poisson": prices.poisson}, json)
-    if prices.shuffled.refuted or not prices.poisson.refuted:
-        raise typer.Exit(1)
-
-
-def sabotage(
-    out: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
-    json: show.Json = False,
-) -> None:
-    """Break the code in ten ways and show which audit catches each. Exit with 1 if one is missed.
-
-    Example: sfumato audit sabotage --out docs/audit-sabotage.md
-    """
-    from sfumato.audit.runs import sabotage as suite
-    from sfumato.storage import write_whole
-
-    rows = []
-    with show.progress() as bar:
-        task = bar.add_task("sabotage", total=len(suite.SABOTAGES) + 1, note="")
-        for one in (None, *suite.SABOTAGES):
-            rows.append(suite.examine(one))
-            bar.advance(task)
-    if out is not None:
-        write_whole(out, suite.table(tuple(rows)).encode(), readable=True)
-    answer = {(row.sabotage.name if row.sabotage else "intact"): dict(row.findings) for row in rows}
-    if json:
-        show.emit_json(answer)
-    else:
-        show.facts(
-            [(name, "; ".join(f"{a}: {t}" for a, t in found.items()) or "–") for name, found in answer.items()]
-        )
-    if rows[0].findings or not all(row.findings for row in rows[1:]):
-        raise typer.Exit(1)
+    _attack_each({**RELEASES, **part("tracing").RELEASES, "tuning: the best model": searches}, json)
 
 
 def _attack_each(attacks: Mapping[str, Callable[[], Verdict]], json: bool) -> None:
@@ -173,12 +108,12 @@ def _attack_each(attacks: Mapping[str, Callable[[], Verdict]], json: bool) -> No
         for name, attack in attacks.items():
             verdicts[name] = attack()
             bar.advance(task)
-    _show(verdicts, json)
+    show_verdicts(verdicts, json)
     if any(verdict.refuted for verdict in verdicts.values()):
         raise typer.Exit(1)
 
 
-def _show(verdicts: Mapping[str, Verdict], json: bool) -> None:
+def show_verdicts(verdicts: Mapping[str, Verdict], json: bool) -> None:
     if json:
         show.emit_json({name: verdict.to_json() for name, verdict in verdicts.items()})
     else:
@@ -190,7 +125,7 @@ def _show(verdicts: Mapping[str, Verdict], json: bool) -> None:
         )
 
 
-def _conclude(verdict: Verdict, json: bool) -> None:
+def conclude(verdict: Verdict, json: bool) -> None:
     if json:
         show.emit_json(verdict.to_json())
     else:

@@ -95,7 +95,7 @@ def run(
     Example: sfumato pate --data mnist --teachers 250 --epsilon 1
     """
     from sfumato import datasets
-    from sfumato.datasets.writers import prior_for
+    from sfumato.datasets.drawings import prior_for
     from sfumato.storage import RunFolder
 
     check(context, (PAYS, *SHARES))

@@ -100,9 +100,9 @@ def _adapted(plan: Mapping[str, Any]) -> Planned:
 
 
 def _images(plan: Mapping[str, Any]) -> Planned:
-    from sfumato.learn.images import ImagePlan
+    from sfumato.plugins import part
 
-    own = ImagePlan.from_json(plan)
+    own = part("images").ImagePlan.from_json(plan)
     unit = None if own.head is None else own.head.unit
     return Planned(event=own.event(), whole=True, relation="add-remove", unit=unit)
 

@@ -41,11 +41,10 @@ def predict(
 
     Example: sfumato predict out/mnist mnist --out answers.csv
     """
-    from sfumato.learn.images import ImageSampler
     from sfumato.loading import load
 
     model = load(run)
-    if isinstance(model, ImageSampler):
+    if not hasattr(model, "predict"):
         raise InvalidInput(
             f"expected a model that answers, got a sampler of synthetic images at {run}; draw images with "
             "sfumato.load(folder).draw(count, seed=1)"

@@ -1,4 +1,4 @@
-"""`sfumato synthesize`: a table or images of nobody, with the statistics of private ones."""
+"""`sfumato synthesize`: synthetic tables with the statistics of private ones."""
 
 from __future__ import annotations
 
@@ -8,34 +8,20 @@ from typing import Annotated
 import typer
 
 from sfumato.cli import show
-from sfumato.cli.options import SHARES, Allocation, LeaveOut, Purpose, Rule, TableName, charged, check
-from sfumato.cli.synthesize_images import synthesize_images
+from sfumato.cli.options import Allocation, LeaveOut, Purpose, Rule, TableName, check
 from sfumato.cli.synthesize_table import synthesize_table
 from sfumato.errors import InvalidInput
 
 _NEITHER = (
-    "expected a policy or images and --epsilon, or --from with a model, got neither; as in sfumato synthesize "
-    "people.toml --rows 1000 --epsilon 1 --out s.csv"
+    "expected a policy and --epsilon, or --from with a model, got neither; as in sfumato synthesize "
+    "people.toml --rows 1000 --epsilon 1 --out s.csv (for images: sfumato images)"
 )
-_TABLES_ONLY = "they describe a table, which has a policy"
-_IMAGES_ONLY = "a table's policy says it"
 _DRAWN_ONLY = "the model is released and paid for; give only --rows and --out with it"
 RULES = (
     *(
-        Rule(option=name, excludes=("images",), because=_TABLES_ONLY)
-        for name in (
-            "rows", "target", "columns", "leave_out", "workload", "engine", "master", "attack", "table",
-            "dry_run",
-        )
-    ),
-    *(
-        Rule(option=name, needs=("images",), because=_IMAGES_ONLY)
-        for name in ("prior", "public_size", "classes", "ledger")
-    ),
-    *(
         Rule(option="from_", excludes=(name,), because=_DRAWN_ONLY)
         for name in (
-            "source", "epsilon", "images", "delta", "target", "table", "columns", "leave_out", "workload",
+            "source", "epsilon", "delta", "target", "table", "columns", "leave_out", "workload",
             "engine", "master", "attack", "allocation", "purpose", "dry_run",
         )
     ),
@@ -51,22 +37,15 @@ def synthesize(
     context: typer.Context,
     source: Annotated[
         str | None,
-        typer.Argument(
-            help="Policy of a table, a TOML file; or images: mnist, fashion-mnist, a folder, an .npz file."
-        ),
+        typer.Argument(help="Policy of the table, a TOML file."),
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="What the table or the images may cost.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Price of the release.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="A new .csv, .parquet or, for images, .npz file; certificate, model and report go beside it."
-        ),
+        typer.Option(help="A new .csv or .parquet file. Certificate, model and report go beside it."),
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="How many rows of a table to draw.")] = None,
-    images: Annotated[int | None, typer.Option(help="How many images to draw.")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Default: the budget's for a table, 1e-5 for images.")
-    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Number of rows to draw.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Default: the budget's.")] = None,
     from_: Annotated[
         Path | None,
         typer.Option(
@@ -97,22 +76,6 @@ def synthesize(
             help="Also attack a second run that has invented people in it. The outcome goes to private/.",
         ),
     ] = False,
-    prior: Annotated[
-        str | None,
-        typer.Option(
-            help="What images start from: strokes or shapes, which are drawings, or a folder or .npz file of "
-            "public images with the same classes. Default: drawings, by the data set."
-        ),
-    ] = None,
-    public_size: Annotated[
-        int | None, typer.Option(help="With your own images: how many people they are from.")
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
-    ] = None,
-    ledger: Annotated[
-        str | None, typer.Option(help="Ledger of the images. It is charged before any is looked at.")
-    ] = None,
     allocation: Allocation = None,
     purpose: Purpose = None,
     dry_run: Annotated[
@@ -126,7 +89,7 @@ def synthesize(
     ] = None,
     json: show.Json = False,
 ) -> None:
-    """Draw a synthetic table or synthetic images, for a share of the budget.
+    """Draw a synthetic table, for a share of the budget.
 
     Example: sfumato synthesize people.toml --rows 50000 --epsilon 1 --out people-synthetic.parquet
     """
@@ -136,24 +99,8 @@ def synthesize(
         return
     if source is None or epsilon is None:
         raise InvalidInput(_NEITHER)
-    if images is not None:
-        check(context, SHARES)
-        synthesize_images(
-            source,
-            images=images,
-            epsilon=epsilon,
-            delta=1e-5 if delta is None else delta,
-            out=_place(out),
-            prior=prior,
-            public_size=public_size,
-            classes=classes,
-            book=charged(ledger, allocation=allocation, purpose=purpose),
-            test_seed=test_seed,
-            json=json,
-        )
-        return
     if rows is None:
-        raise InvalidInput("expected --rows for a table or --images for images, got neither")
+        raise InvalidInput("expected --rows, got none; say how many rows to draw")
     synthesize_table(
         Path(source),
         rows=rows,
@@ -184,7 +131,7 @@ def _place(out: Path | None) -> Path:
 def _draw_more(model: Path, rows: int | None, out: Path | None, *, json: bool) -> None:
     """More rows of a released model: post-processing, for nothing."""
     from sfumato.synthesis import SyntheticModel
-    from sfumato.synthesis.values import new_place, write_table
+    from sfumato.synthesis.cells import new_place, write_table
 
     if rows is None:
         raise InvalidInput("expected --rows with --from, got none; say how many rows to draw")

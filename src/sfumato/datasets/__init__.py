@@ -10,6 +10,7 @@ then public sources.
 from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
 from sfumato.datasets.chosen import Chosen
 from sfumato.datasets.dataset import Dataset
+from sfumato.datasets.drawings import NETS, draw, prior_for
 from sfumato.datasets.images import fetch, load, resize
 from sfumato.datasets.own_images import read_images
 from sfumato.datasets.parquet import parquet_dataset
@@ -19,6 +20,7 @@ from sfumato.datasets.tables import read_table, table_dataset
 
 __all__ = [
     "DATASETS",
+    "NETS",
     "Archive",
     "ArchiveFile",
     "Chosen",
@@ -26,9 +28,11 @@ __all__ = [
     "DatasetSpec",
     "LocalFile",
     "Pictures",
+    "draw",
     "fetch",
     "load",
     "parquet_dataset",
+    "prior_for",
     "public_name",
     "read_images",
     "read_pictures",

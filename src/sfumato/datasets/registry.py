@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.datasets import cifar, digits, idx, strokes
+from sfumato.datasets import cifar, digits, idx
 from sfumato.datasets.archive import Archive, ArchiveFile, read
+from sfumato.datasets.drawings import draw
 from sfumato.datasets.sources import debian_package, mirror, npm_package
 
 Split = Literal["train", "test"]
@@ -116,6 +117,15 @@ def _idx_spec(archive: Archive, title: str) -> DatasetSpec:
     )
 
 
+_DRAWN_SIZES = {"train": 60_000, "test": 10_000}
+_DRAWN_SEEDS = {"train": 1, "test": 2}
+
+
+def _drawn_digits(split: str) -> tuple[Levels, Labels]:
+    images, labels = draw("strokes", _DRAWN_SIZES[split], seed=_DRAWN_SEEDS[split])
+    return np.rint(255 * images).astype(np.uint8), labels.astype(np.uint8)
+
+
 _SPECS = (
     _idx_spec(MNIST, "handwritten digits, 28×28 (LeCun, Cortes & Burges)"),
     _idx_spec(FASHION_MNIST, "photographs of clothes, 28×28 (Zalando Research)"),
@@ -142,10 +152,10 @@ _SPECS = (
         name="strokes",
         title="handwritten digits drawn by code, 28×28",
         classes=10,
-        shape=(1, strokes.SIDE, strokes.SIDE),
+        shape=(1, 28, 28),
         levels=255,
-        public_size=strokes.SIZES,
-        read=strokes.read,
+        public_size=_DRAWN_SIZES,
+        read=_drawn_digits,
         drawn=True,
     ),
 )

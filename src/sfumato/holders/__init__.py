@@ -4,16 +4,22 @@ Holders and coordinator go through rounds of a masked sum. A study, which all of
 computation and the adversaries it withstands; a node charges its own ledger before it takes part.
 """
 
-from sfumato.holders.averaging import AveragingTerms, SimulatedAveraging, simulate_averaging
 from sfumato.holders.node import Node
 from sfumato.holders.parties import Parties
+from sfumato.holders.queries import HoldersAnswer, TableStudy
+from sfumato.holders.rehearsals import (
+    AveragingTerms,
+    SimulatedAveraging,
+    SimulatedVotes,
+    VoteTerms,
+    simulate_averaging,
+    simulate_votes,
+)
 from sfumato.holders.rounds import Opened
 from sfumato.holders.simulation import Simulated, simulate
 from sfumato.holders.study import Study, Verified, read_signature, write_signature
 from sfumato.holders.sums import Part, SumRound, SumStudy
-from sfumato.holders.table_study import HoldersAnswer, TableStudy
 from sfumato.holders.tasks import NetworkTerms
-from sfumato.holders.vote_study import SimulatedVotes, VoteTerms, simulate_votes
 
 __all__ = [
     "AveragingTerms",

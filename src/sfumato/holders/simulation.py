@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from sfumato.datasets import Dataset, public_name, strokes
+from sfumato.datasets import Dataset, draw, public_name
 from sfumato.errors import Refused
 from sfumato.holders.masks import Words
 from sfumato.holders.node import Node
@@ -49,15 +49,9 @@ _DRAWN, _DIGIT, _SIDE, _MOST = 6000, 3, 28, 20  # of the pictures of a round
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """The outcome of a study in one process.
+    """The outcome of a study in one process; the model is the trained head, or the network.
 
-    Attributes:
-        study: The study, with keys made for it.
-        model: The trained head, which takes features and not rows, or the network; all holders have the same.
-        test_accuracy: The share of right answers on the public test rows; None without any.
-        certificates: Of each holder that took part, by its place from 1.
-        abandoned: Number of abandoned rounds; at most `study.spare`.
-        seconds: Duration, features included.
+    `certificates` are those of the holders that took part, by place; `test_accuracy` is None without test rows.
     """
 
     study: Study
@@ -141,16 +135,12 @@ def simulate(
         epsilon: The ε of the study against the best informed adversary of `parties`.
         delta: Its δ.
         spare: Number of rounds that may be abandoned; they are priced like all others.
-        holders_per_unit: Most holders that have one unit. Rows are dealt out to one each; the price is for so
-            many.
+        holders_per_unit: Most holders that have one unit; rows are dealt out to one each.
         network: The network to train in place of the default recipe's head.
-        losses: The holders that are lost in a round, by its number from 1, and at which message; by default
-            `parties.dropped` holders, chosen anew in each round.
+        losses: The holders lost in a round, by its number from 1, and at which message; by default
+            `parties.dropped` holders chosen at random.
         ledgers: The holders' ledgers by place, from 1; a holder without one is not charged.
         on_step: Called after each step of the first holder that takes part.
-
-    Returns:
-        The trained head, its accuracy, and a certificate of each holder.
 
     Raises:
         InvalidInput: If fewer than `parties.least` holders can pay; nothing is charged.
@@ -308,7 +298,7 @@ class _Watched(CoordinatorRound):
 
 def _sums_of_drawings(holders: int) -> Floats:
     """Return (holders, pixels): drawings of one digit, each of length 1, dealt out and added up."""
-    drawn, labels = strokes.draw(_DRAWN, seed=5)
+    drawn, labels = draw("strokes", _DRAWN, seed=5)
     rows = drawn[labels == _DIGIT].reshape(-1, _SIDE**2).astype(np.float64)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True) * (1 + 1e-12)
     return np.stack([rows[place::holders].sum(axis=0) for place in range(holders)])

@@ -20,7 +20,7 @@ def engine_marginals(
     master: str = "local[*]",
     data: Any | None = None,
 ) -> EngineMarginals:
-    """What `release` counts, of the policy's source or of a frame; nothing is read before it does."""
+    """Return the marginals of the policy's source, or of a frame; nothing is read before `release` counts."""
     opened = open_engine(rules, name=engine, master=master, data=data)
     return EngineMarginals(
         opened.declared(rules),

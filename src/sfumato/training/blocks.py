@@ -146,6 +146,8 @@ class Heights:
             steps = [-(-step // reference) * reference * times for times in (1, 2)]
             if units < _MANY * reference and reference % 2 == 0:
                 steps.insert(0, reference // 2)
+            if units <= reference and reference % 4 == 0:
+                steps.insert(0, reference // 4)
         found = dict.fromkeys(-(-units // step) * step for step in steps)
         return [height for height in found if height * rows_per_unit <= self._most_rows]
 

@@ -219,7 +219,9 @@ def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
 def near(one: Tensor, other: Tensor, share: float = _GRADIENT) -> bool:
     """Whether two vectors differ by no more than rounding; what is not finite in either tells nothing."""
     told = one.isfinite() & other.isfinite()
-    one, other = one.detach()[told].double(), other.detach()[told].double()
+    if not bool(told.all()):
+        one, other = one[told], other[told]
+    one, other = one.detach().double(), other.detach().double()
     return float((one - other).norm()) <= share * max(float(one.norm()), float(other.norm())) + 1e-6
 
 

@@ -14,8 +14,7 @@ from torch import nn
 from sfumato import randomness
 from sfumato.training.losses import Views, cross_entropy
 from sfumato.training.optimization import Optimization
-from sfumato.training.ownership import RECORD
-from sfumato.training.plan import TrainingPlan
+from sfumato.training.plan import RECORD, TrainingPlan
 from sfumato.training.trainer import PrivateTrainer
 
 

@@ -213,6 +213,9 @@ class Materialised:
     def without(self, units: Tensor) -> Materialised:
         return replace(self, gradients=_zeroed(self.gradients, units))
 
+    def first(self, units: int) -> Materialised:
+        return replace(self, gradients=self.gradients[:units], norms=None)
+
 
 @dataclass(frozen=True)
 class Gram:
@@ -256,6 +259,9 @@ class Gram:
     def without(self, units: Tensor) -> Gram:
         return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
 
+    def first(self, units: int) -> Gram:
+        return replace(self, inputs=self.inputs[:units], gradients=self.gradients[:units])
+
 
 @dataclass(frozen=True)
 class Sparse:
@@ -287,6 +293,16 @@ class Sparse:
 
     def without(self, units: Tensor) -> Sparse:
         return replace(self, values=_zeroed(self.values, units[self.unit]))
+
+    def first(self, units: int) -> Sparse:
+        touched = int((self.unit < units).sum())
+        return replace(
+            self,
+            unit=self.unit[:touched],
+            index=self.index[:touched],
+            values=self.values[:touched],
+            units=units,
+        )
 
 
 Term: TypeAlias = Materialised | Gram | Sparse
@@ -509,7 +525,7 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
 
 
 def is_small(groups: int, width: int, height: int) -> bool:
-    """Whether products of a Gram term's sum are made side by side, and added in float64."""
+    """Whether products of a Gram term's sum are made side by side, and added by eights."""
     return groups == 1 and width * height <= _CACHED
 
 
@@ -568,7 +584,7 @@ def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) -> Tensor:
-    """The same for one group, from products that are made in one go and added in float64."""
+    """The same for one group, from products that are made in one go and added by eights, and in float64."""
     g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
     pairs = per_product * gradients.shape[2]
     whole, step = len(g) // pairs * pairs, max(1, _SIDE_BY_SIDE // (g.shape[1] * a.shape[1])) * pairs
@@ -576,8 +592,23 @@ def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) 
     for start in range(0, whole, step):
         some = slice(start, min(start + step, whole))
         left, right = (factor[some].view(-1, pairs, factor.shape[1]) for factor in (g, a))
-        sums.append(torch.bmm(left.transpose(1, 2), right).sum(0, dtype=torch.float64))
+        sums.append(_by_eights(torch.bmm(left.transpose(1, 2), right)).double())
     return _total(sums).to(g.dtype).unsqueeze(0)
+
+
+def _by_eights(values: Tensor) -> Tensor:
+    """Σ over the first dimension, eight at a time, and eight of these: few roundings lie behind an element."""
+    while len(values) > 1:
+        whole = len(values) // 8 * 8
+        sums = [values[:whole].view(-1, 8, *values.shape[1:]).sum(1)] if whole else []
+        sums += [values[whole:].sum(0, keepdim=True)] if whole < len(values) else []
+        values = _end_to_end(sums)
+    return values[0]
+
+
+def depth_by_eights(count: int) -> int:
+    """Additions behind an element of a sum of so many values by `_by_eights`."""
+    return 0 if count <= 1 else min(count, 8) - 1 + depth_by_eights(-(-count // 8))
 
 
 def _by_group(factor: Tensor) -> Tensor:

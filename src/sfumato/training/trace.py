@@ -273,7 +273,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if make is None:
             raise UnsupportedModel(
                 f"expected random draws that can be inputs of a graph, got {_name(func)} at {self.line}; use "
-                "torch.rand, torch.randn or dropout"
+                "torch.rand, torch.randn or dropout, and F.gumbel_softmax(scores, hard=True) for a class"
             )
         drawn = make(self, **given)
         return given["self"].copy_(drawn) if name.endswith("_") else drawn
@@ -351,9 +351,9 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
                 result = small(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if torch.Tag.inplace_view in func.tags:  # what it was like before
-            self._node(args[0]).meta["val"] = args[0].detach()
-        elif func._schema.is_mutable and (pure := self._pure(func, args)) is not None:
+        if torch.Tag.inplace_view in func.tags:
+            return self._seen_otherwise(func, args, kwargs)
+        if func._schema.is_mutable and (pure := self._pure(func, args)) is not None:
             with self:
                 result = pure(*args, **kwargs)
             if result.dtype == args[0].dtype:
@@ -372,6 +372,18 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
         for place, each in enumerate(result if isinstance(result, list | tuple) else []):
             if isinstance(each, Tensor):
                 self._noted(self._graph.call_function(operator.getitem, (node, place)), each)
+        return result
+
+    def _seen_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Note a change of shape in place, such as `transpose_`, as the view that it is."""
+        node = self._node(args[0])
+        node.meta["val"] = args[0].detach()  # what it was like before
+        packet = getattr(aten, func._schema.name.removeprefix("aten::")[:-1])
+        view = getattr(packet, func._overloadname, None) or packet.int
+        made = self._graph.call_function(view, (node, *args[1:]), kwargs)
+        result = func(*args, **kwargs)
+        made.meta["val"], made.meta["line"] = result.detach(), self.line
+        self._nodes[id(args[0])] = made
         return result
 
     def _pure(self, func: Any, args: Any) -> Any:
@@ -654,9 +666,10 @@ def _without_writes(traced: fx.GraphModule, watch: Recorder, weights: Sequence[s
         if place is None or place < len(weights):
             name = weights[place] if place is not None else "memory that outlasts the row"
             raise UnsupportedModel(
-                f"expected a model that writes to no weight or buffer, got a write to {name} at {line}; "
-                "keep state outside of the model; in the place of BatchNorm put GroupNorm "
-                "(sfumato.models.replace_batchnorm(model)), or call eval()"
+                f"expected a model that writes to no weight or buffer, got a write to {name} at "
+                f"{line or 'a module of torch'}; keep state outside of the model; in the place of BatchNorm "
+                "put GroupNorm (sfumato.models.replace_batchnorm(model)), in that of spectral norm weight_norm, "
+                "or call eval() on the layer"
             )
         node.replace_all_uses_with(node.args[1])
         pure.graph.erase_node(node)
@@ -716,6 +729,8 @@ def _simplify(graph: fx.GraphModule) -> None:
             aten._unsafe_view.default,
         ):  # strides are not those of the trace
             node.target = aten.reshape.default
+        elif node.target is aten.sum.dim_IntList and not node.kwargs and _of_single_elements(node):
+            node.target, node.args = aten.reshape.default, (node.args[0], list(node.meta["val"].shape))
         elif node.target is aten.unsafe_split.Tensor:
             node.target = aten.split.Tensor
         elif node.target in (aten.t.default, aten.transpose.int):
@@ -735,6 +750,13 @@ def _simplify(graph: fx.GraphModule) -> None:
                 graph.graph.erase_node(node)
 
 
+def _of_single_elements(node: Any) -> bool:
+    """Whether a sum is over dimensions of size 1 alone, and of the type of its elements."""
+    values, dims = node.args[0].meta["val"], node.args[1] or []
+    same = values.dtype == node.meta["val"].dtype
+    return same and bool(dims) and all(values.shape[dim] == 1 for dim in dims)
+
+
 def _key(node: fx.Node) -> Any:
     """Equal for two nodes that compute the same value."""
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
@@ -746,6 +768,7 @@ def _check(graph: fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem and not is_allowed(node):
             raise UnsupportedModel(
-                f"expected operations on the closed list, got {_name(node.target)} at {node.meta.get('line')}; "
-                "write it in other operations of torch, or freeze the part that needs it"
+                f"expected operations on the closed list, got {_name(node.target)} at "
+                f"{node.meta.get('line')}; write it in other operations of torch (windows, as of STFT, by Tensor.unfold or a convolution), "
+                "or freeze the part that needs it"
             )

@@ -16,12 +16,12 @@ from sfumato.audit.canary_layer import Canaries, WithCanaries
 from sfumato.audit.label_canaries import LabelCanaries
 from sfumato.audit.runs import canaries as run_audit
 from sfumato.audit.runs import one_run as one_run_audit
-from sfumato.audit.runs import shuffle as shuffle_audit
 from sfumato.cli.app import app
 from sfumato.errors import InvalidInput
 from sfumato.models import MLP
 from sfumato.randomness import SecretStream, public_torch_generator
 from sfumato.training import Optimization, TrainingPlan, clipped_gradient_sum, cross_entropy, train
+from sfumato_lab.reproduce import shuffle as shuffle_audit
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=35, steps=4, noise_multiplier=1.0)
 

@@ -7,7 +7,7 @@ from sfumato.audit.runs import releases
 from sfumato.local import GaussianVector
 from sfumato.pate import Voting
 from sfumato.query import Table
-from sfumato.tracing import Disease, Release
+from sfumato_lab.tracing import Disease, Release
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@
 import pytest
 import typer
 
-from sfumato.cli.app import _asked_for, app
+from sfumato.cli.app import _asked_for, app, whole_app
 
-WHOLE = typer.main.get_command(app)
+WHOLE = typer.main.get_command(whole_app())
 
 
 @pytest.mark.parametrize("name", WHOLE.commands)

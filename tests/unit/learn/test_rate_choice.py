@@ -4,8 +4,8 @@ import pytest
 
 from sfumato import datasets
 from sfumato.datasets import Dataset
-from sfumato.datasets.strokes import draw
-from sfumato.reproduce import private_cnn
+from sfumato_lab.drawings.strokes import draw
+from sfumato_lab.reproduce import private_cnn
 
 
 def drawn(count):

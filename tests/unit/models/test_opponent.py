@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from sfumato.datasets import landscapes
 from sfumato.errors import InvalidInput
 from sfumato.models import OpponentScattering
 from sfumato.models.opponent import KINDS
 from sfumato.models.scattering import CHANNELS, Scattering
+from sfumato_lab.drawings import landscapes
 
 
 @pytest.fixture(scope="module")

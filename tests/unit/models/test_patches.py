@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sfumato.datasets import leaves
 from sfumato.models import PatchCodes, Whitened, patches
+from sfumato_lab.drawings import leaves
 
 
 @pytest.fixture(scope="module")

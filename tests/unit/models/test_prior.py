@@ -10,9 +10,9 @@ import safetensors.torch
 import torch
 
 from sfumato import datasets
-from sfumato.datasets import shapes, strokes
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.models import JoinedPriors, prior
+from sfumato_lab.drawings import shapes, strokes
 
 
 @pytest.fixture(scope="module")

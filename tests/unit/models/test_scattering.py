@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sfumato import datasets
-from sfumato.datasets import leaves
 from sfumato.errors import InvalidInput
 from sfumato.models.scattering import CHANNELS, Scattering, ScatteringCodes
+from sfumato_lab.drawings import leaves
 
 SIDE, PAD = 12, 4
 SIZE = SIDE + 2 * PAD

@@ -215,7 +215,7 @@ def test_whole_vectors_hold_the_rows_of_a_block(units, rows, most):
     heights = Heights(most).split(units, rows, kernel())
     reference = reference_height(rows)
     if reference * rows <= most:
-        assert all(height * rows % 32 == 0 or height * 2 % reference == 0 for height in heights)
+        assert all(height * rows % 32 == 0 or height * 4 % reference == 0 for height in heights)
 
 
 @pytest.mark.parametrize(

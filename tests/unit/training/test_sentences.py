@@ -13,7 +13,7 @@ from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, SfumatoError, UnsupportedModel
 from sfumato.ledger import Ledger
 from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, cross_entropy, train
-from sfumato.training.sources import columns_of
+from sfumato.training.data import columns_of
 
 INPUTS, TARGETS = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
 

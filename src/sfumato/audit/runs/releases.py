@@ -19,22 +19,17 @@ import numpy.typing as npt
 
 from sfumato import accounting
 from sfumato.audit import Bound, Draws, Errors, Score, Verdict, balanced_mu_bound, distinguish, gdp_epsilon
-from sfumato.audit.bounds import DISPLAY_ALPHA, best_threshold, epsilon_bound
+from sfumato.audit.bounds import epsilon_bound
 from sfumato.ledger import Ledger
 from sfumato.local import ReportPlan
 from sfumato.pate import VotePlan, Voting
 from sfumato.query import Table, policy_from_dict
 from sfumato.randomness import SecretStream
-from sfumato.tracing import Disease, Release
-from sfumato.tracing.attack import watch
-from sfumato.tracing.release import Span
 
 DELTA = 1e-5
-_TRACING_DELTA = 1e-3
 _GROUPS = 1_000  # of a table; each holds one pair of neighbours
 _REPORTS = 20_000
 _VOTINGS, _QUERIES = 400, 10
-_VICTIMS = 20_000
 _FAR_OUT = 10**6  # what the person claims whose value must be clamped
 
 Floats = npt.NDArray[np.float64]
@@ -132,30 +127,12 @@ def teachers() -> Verdict:
     )
 
 
-def messages(span: Span = "release", *, release: Release | None = None) -> Verdict:
-    """The scores of someone who met the victim once: on the day after the test, or over a message's life."""
-    disease = Disease()
-    release = release or Release.calibrated(
-        method="dpfn", epsilon=1.0, delta=_TRACING_DELTA, disease=disease, span=span
-    )
-    days = 1 if span == "release" else disease.window
-    seen = watch(release, disease=disease, sampler=SecretStream(), victims=_VICTIMS, colluders=1, days=days)
-    positive, negative = seen[: _VICTIMS // 2], seen[_VICTIMS // 2 :]
-    bound = partial(_gdp, delta=_TRACING_DELTA)
-    # Scores of one town rise and fall together with its rate of news, so its own scores set the threshold.
-    threshold = best_threshold(positive[::2], negative[::2], bound, alpha=DISPLAY_ALPHA)
-    errors = Errors.at(threshold, positive[1::2], negative[1::2])
-    return Verdict.of(partial(bound, errors), claimed_epsilon=1.0, delta=_TRACING_DELTA)
-
-
 RELEASES: Mapping[str, Callable[[], Verdict]] = {
     "queries: COUNT": counts,
     "queries: SUM": sums,
     "local reports: direction": reports,
     "local reports: Gaussian": partial(reports, "gaussian"),
     "PATE: a run's labels": teachers,
-    "tracing: a day": messages,
-    "tracing: a message's life": partial(messages, "lifetime"),
 }
 
 
