@@ -469,7 +469,7 @@ class Table:
     def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
         policy = scope(plan, self.policy)
         asked = Bounding(plan, measures_for(plan, policy), policy, public_keys(plan, policy), salt)
-        table = functools.cache(lambda: rows_of(engine, plan, self.policy, salt=salt))
+        table = functools.cache(lambda: rows_of(engine, asked, self.policy))
         sums = early_sums(engine, asked, self.policy)
         text = engine.prepare(asked.sums(table()) if sums is None else sums)
         trees = [measure for measure in asked.measures if isinstance(measure, Counted)]

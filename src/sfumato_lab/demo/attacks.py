@@ -12,7 +12,6 @@ from sfumato.accounting import Budget
 from sfumato.audit import Roc
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.ledger import Ledger
-from sfumato.query import attack
 from sfumato.runs import (
     AttackedNetwork,
     Audit,
@@ -25,7 +24,7 @@ from sfumato.runs import (
 )
 from sfumato_lab.demo.context import StageContext
 from sfumato_lab.demo.size import Size
-from sfumato_lab.reproduce import membership
+from sfumato_lab.reproduce import averages, membership
 
 _MEMBERSHIP_EPSILON, _MEMBERSHIP_DELTA = 1.0, 1e-4
 _ATTACKER = "LiRA"
@@ -36,7 +35,7 @@ _ATTACK = ("truth", "averages_only", "private_95", "share_within_5_years", "trie
 def differencing(context: StageContext) -> Differencing:
     """Two averages give away one person's age; private ones do not. Many sums give away everybody."""
     size = context.size
-    found = attack.differencing(epsilon=1.0, tries=size.differencing_tries)
+    found = averages.differencing(epsilon=1.0, tries=size.differencing_tries)
     counts, edges = np.histogram(found.private, bins=48)
     context.progress(0.2)
     without_limit = _reconstruct(Budget(epsilon=10_000), size)
@@ -49,9 +48,9 @@ def differencing(context: StageContext) -> Differencing:
     )
 
 
-def _average_attack(found: attack.Differencing) -> AverageAttack:
+def _average_attack(found: averages.Differencing) -> AverageAttack:
     """The attack with the averages that it was made from, which the simulated people give exactly."""
-    everybody = attack.village()
+    everybody = averages.village()
     others = everybody[everybody.name == "Peter"]
     stated = found.to_json()
     return AverageAttack(
@@ -59,15 +58,15 @@ def _average_attack(found: attack.Differencing) -> AverageAttack:
         large_average=float(everybody.age.mean()),
         small_group=len(others),
         small_average=float(others.age.mean()),
-        minimum_group=attack.MINIMUM_GROUP,
-        ages=attack.AGES,
+        minimum_group=averages.MINIMUM_GROUP,
+        ages=averages.AGES,
         **{name: stated[name] for name in _ATTACK},
     )
 
 
 def _reconstruct(budget: Budget, size: Size) -> Reconstruction:
     with tempfile.TemporaryDirectory() as place, Ledger.open(Path(place) / "ward.db", budget=budget) as ledger:
-        found = attack.reconstruction(
+        found = averages.reconstruction(
             ledger, people=size.reconstruction_people, queries=size.reconstruction_queries, epsilon=1.0
         )
     return Reconstruction(**asdict(found))

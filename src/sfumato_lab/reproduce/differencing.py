@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.ledger import Budget, Ledger
-from sfumato.query.attack import Differencing, Reconstruction, differencing, draw_differencing, reconstruction
 from sfumato.storage import json_bytes, write_whole
+from sfumato_lab.reproduce.averages import (
+    Differencing,
+    Reconstruction,
+    differencing,
+    draw_differencing,
+    reconstruction,
+)
 
 PUBLISHED_AGE = 97
 
