@@ -12,7 +12,7 @@ import pytest
 
 from sfumato.accounting import Budget
 from sfumato.datasets import Chosen
-from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.datasets.dataset import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.learn import HoldOut
 from sfumato.learn.table import TableTraining, held_out
