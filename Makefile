@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo desk test suite quick golden lint style types bench holders clean system
+.PHONY: demo desk test suite quick golden lint style types bench holders docs wheels clean system
 .DEFAULT_GOAL := demo
 
 .venv/bin/python:
@@ -16,12 +16,12 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .venv/installed: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing Sfumato into .venv (a few minutes the first time)"
 	@$(PIP) torch==2.13.0
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[lab]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed
 	@echo "Installing what the tests need"
-	@$(PIP) --editable '.[dev,desk,postgres,spark,synthesis,tracing]'
+	@$(PIP) --editable '.[dev,all]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed-dev
@@ -30,7 +30,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 .venv/installed-desk: .venv/installed
 	@echo "Installing what the desk needs"
-	@$(PIP) --editable '.[desk,synthesis]'
+	@$(PIP) --editable '.[desk,train,synthesis]'
 	@touch $@
 
 demo: .venv/installed
@@ -77,9 +77,16 @@ bench: .venv/installed-bench
 holders: .venv/installed
 	$(BIN)/python bench/holders_here.py
 
+# The pages as a site in site/, and what is published in dist/
+docs: .venv/installed-dev
+	$(BIN)/mkdocs build --strict
+
+wheels: .venv/installed-dev
+	$(BIN)/python -m build --outdir dist
+
 # Servers that some tests talk to; those tests say how to install them where this may not.
 system:
 	@./.ci/system-packages
 
 clean:
-	rm -rf .venv out site .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench/results
+	rm -rf .venv out site dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench/results

@@ -36,12 +36,11 @@ import httpx
 from argon2 import PasswordHasher
 
 from sfumato.desk import accounts
-from sfumato.desk.accounts import Account, Role
+from sfumato.desk.accounts import Account, Role, add_person
 from sfumato.desk.desk import Desk
 from sfumato.desk.example import make_example
 from sfumato.desk.grants import Wanted
 from sfumato.desk.jobs import DONE, Job, one_of_team, start
-from sfumato.desk.people import add_person
 from sfumato.ledger import Ledger
 from sfumato.randomness import public_generator
 

@@ -1,8 +1,8 @@
 """Everyday models, unmodified: what a private step costs beside a plain one.
 
-    python bench/everyday.py [--rows 16] [--only T5 …] [--ways]
+    python bench/everyday.py [--rows 16] [--length 32] [--only T5 …] [--ways]
 
-Random weights from a config: width 64, two layers, 32 tokens of a vocabulary of 1,000 (or images of 32 × 32),
+Random weights from a config: width 64, two layers, tokens of a vocabulary of 1,000 (or images of 32 × 32),
 each whole and with LoRA of rank 4 where it has projections. All rows take part in each step: forward,
 backward, noise, optimizer. Plain and private steps take turns in one process, on one thread, by processor
 time. Printed are the ratios of the least and median times, and what the first step costs, once: it tries the
@@ -130,11 +130,11 @@ def built(name: str, *, adapters: bool) -> nn.Module:
     return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=f".*\\.({parts})$")).eval()
 
 
-def rows_for(name: str, rows: int) -> tuple[dict[str, Any], torch.Tensor]:
+def rows_for(name: str, rows: int, length: int = LENGTH) -> tuple[dict[str, Any], torch.Tensor]:
     classes = torch.randint(0, CLASSES, (rows,))
     if name == "ViT":
         return {"pixel_values": torch.randn(rows, 3, 32, 32)}, classes
-    tokens = torch.randint(3, VOCABULARY, (rows, LENGTH))
+    tokens = torch.randint(3, VOCABULARY, (rows, length))
     inputs = {"input_ids": tokens}
     if MODELS[name][1] is None:
         return inputs, classes
@@ -144,10 +144,12 @@ def rows_for(name: str, rows: int) -> tuple[dict[str, Any], torch.Tensor]:
     return inputs, tokens if name in ("GPT-2", "Llama", "T5") else classes
 
 
-def measured(name: str, rows: int, *, adapters: bool, turns: int) -> tuple[float, list[float], list[float]]:
+def measured(
+    name: str, rows: int, length: int, *, adapters: bool, turns: int
+) -> tuple[float, list[float], list[float]]:
     """Seconds of the first private step, and of plain and of private steps in turns."""
     model = built(name, adapters=adapters)
-    data, loss_fn = rows_for(name, rows), default_loss(model)
+    data, loss_fn = rows_for(name, rows, length), default_loss(model)
     inputs, targets = data
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     plan = TrainingPlan(sample_rate=1.0, expected_batch=rows, steps=turns + 1, noise_multiplier=1.0)
@@ -235,6 +237,7 @@ def timed(work: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a row, up to 64")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--ways", action="store_true")
@@ -250,7 +253,9 @@ def main() -> None:
     print("| model | | plain ms | private / plain, least | median | first step s |\n|---|---|---|---|---|---|")
     for name in asked.only:
         for adapters in (False, True) if MODELS[name][1] else (False,):
-            first, plain, private = measured(name, asked.rows, adapters=adapters, turns=asked.turns)
+            first, plain, private = measured(
+                name, asked.rows, asked.length, adapters=adapters, turns=asked.turns
+            )
             least, middle = min(private) / min(plain), statistics.median(private) / statistics.median(plain)
             how = "LoRA" if adapters else "whole"
             print(

@@ -1,6 +1,6 @@
 """Networks from random weights at several learning rates: how far may the noise alone carry the weights?
 
-A rate is named by that distance (`sfumato.training.rate`), since one rate fits no two plans; it is 0.5 (0.01
+A rate is named by that distance (`training.optimization`), since one rate fits no two plans; it is 0.5 (0.01
 for Adam) where that carries them less far. Each row is one plan on digits that are public: scikit-learn's scans
 (1,437 to train on), or drawings made by code. Printed are the mean and the standard deviation of the accuracy
 on test images over three runs, each with other first weights, and how far a rate of 0.5 would carry the
@@ -19,7 +19,7 @@ import torch
 
 from sfumato import datasets, models, train
 from sfumato.training import Optimization, TrainingPlan
-from sfumato.training.rate import carried, longest
+from sfumato.training.optimization import carried, longest
 
 DELTA, TIMES = 1e-5, 3
 DISTANCES = (10.0, 20.0, 30.0, 40.0, 80.0)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from sfumato import models
 from sfumato.pate import EnsembleFit, shard_table
-from sfumato.pate.ensemble import fit, stack
+from sfumato.pate.teachers import fit, stack
 from sfumato.randomness import public_torch_generator
 
 TEACHERS, ROWS, ROUNDS = 250, 240, 3  # MNIST's training set, dealt to 250
@@ -30,8 +30,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
     "head on prior features, batches of 32": (lambda: nn.Linear(128, 10), (128,), 32, 8),
     "mlp 784-128-10, batches of 8": (lambda: models.build("mlp"), (1, 28, 28), 8, 4),
     "mlp 784-128-10, batches of 32": (lambda: models.build("mlp"), (1, 28, 28), 32, 8),
-    "cnn of the source, batches of 8": (lambda: models.build("cnn"), (1, 28, 28), 8, 2),
-    "cnn of the source, batches of 32": (lambda: models.build("cnn"), (1, 28, 28), 32, 2),
 }
 
 

@@ -68,7 +68,7 @@ def ours(data: pd.DataFrame) -> float:
     groups: list[Any] = [(f"city{i}",) for i in range(GROUPS)]
     exact = by_group(table.exact_sums(plan, salt="").sums, groups, ["key0"])
     truth = data.groupby("city").age.mean().loc[[group[0] for group in groups]].to_numpy()
-    cost = table.price(plan, epsilon=EPSILON)
+    cost = table.plan(plan, epsilon=EPSILON).price
     errors = [
         estimate(plan.aggregates[0], add_noise(cost, exact, [], SecretStream())).values - truth
         for _ in range(RELEASES)

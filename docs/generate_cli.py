@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import typer
 
 from sfumato.cli.app import whole_app
@@ -36,43 +37,58 @@ def page() -> str:
 
 def _command(group: Any, name: str, path: tuple[str, ...] = ("sfumato",)) -> Iterator[str]:
     command, words = group.commands[name], (*path, name)
-    text, _, example = (command.help or "").partition("Example:")
+    inner = getattr(command, "commands", {})
     yield f"{'#' * len(words)} {' '.join(words)}\n"
-    yield f"{_escaped(' '.join(text.split()))}\n"
-    if example:
-        yield f"Example: `{' '.join(example.split())}`\n"
+    yield f"```text\n{_help(command, words, inner)}```\n"
+    for each in inner:
+        yield from _command(command, each, words)
+
+
+def _help(command: Any, words: tuple[str, ...], inner: Mapping[str, Any]) -> str:
+    """Return the help of a command in plain text: usage, purpose, arguments, options, example."""
+    formatter = click.HelpFormatter(width=108)
     shown = [parameter for parameter in command.params if not parameter.hidden]
-    if shown:
-        yield _table(shown)
-    for inner in getattr(command, "commands", {}):
-        yield from _command(command, inner, words)
+    arguments = [one for one in shown if one.param_type_name == "argument"]
+    options = [one for one in shown if one.param_type_name != "argument"]
+    usage = (
+        [_metavar(one) for one in arguments]
+        + (["[OPTIONS]"] if options else [])
+        + (["COMMAND"] if inner else [])
+    )
+    formatter.write_usage(" ".join(words), " ".join(usage))
+    text, _, example = (command.help or "").partition("Example:")
+    formatter.write_paragraph()
+    formatter.write_text(" ".join(text.split()))
+    for title, parameters in (("Arguments", arguments), ("Options", options)):
+        if parameters:
+            with formatter.section(title):
+                formatter.write_dl([(_name(one), _described(one)) for one in parameters], col_max=34)
+    if example:
+        with formatter.section("Example"):
+            formatter.write(f"  {' '.join(example.split())}\n")
+    return formatter.getvalue()
 
 
-def _table(parameters: list[Any]) -> str:
-    rows = ["| argument | what | default |", "|---|---|---|"]
-    rows += [f"| {_name(one)} | {_escaped(one.help or '')} | {_default(one)} |" for one in parameters]
-    return "\n".join(rows) + "\n"
+def _metavar(parameter: Any) -> str:
+    return str(parameter.name).upper().replace("_", "-")
 
 
 def _name(parameter: Any) -> str:
-    value = parameter.name.upper().replace("_", "-")
     if parameter.param_type_name == "argument":
-        return f"`{value}`"
+        return _metavar(parameter)
     names = " / ".join((*parameter.opts, *parameter.secondary_opts))
-    return f"`{names}`" if parameter.is_flag else f"`{names} {value}`"
+    return names if parameter.is_flag else f"{names} {_metavar(parameter)}"
 
 
-def _default(parameter: Any) -> str:
-    if parameter.required:
-        return "needed"
+def _described(parameter: Any) -> str:
     default = parameter.default
-    if default is None or default == "" or isinstance(default, bool):
-        return "on" if default else ""
-    return f"`{default:.7g}`" if isinstance(default, float) else f"`{default}`"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    if parameter.required:
+        note = "  [required]" if parameter.param_type_name != "argument" else ""
+    elif default is None or default == "" or isinstance(default, bool):
+        note = "  [default: on]" if default is True else ""
+    else:
+        note = f"  [default: {default:.7g}]" if isinstance(default, float) else f"  [default: {default}]"
+    return (parameter.help or "") + note
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ if _TYPE_CHECKING:
         train,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BoundedScaler",
     "Budget",
@@ -74,11 +74,15 @@ _PACKAGES = (
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _HOMES:
-        return getattr(_import_module(_HOMES[name]), name)
-    if name in _PACKAGES:
-        return _import_module(f"sfumato.{name}")
-    raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
+    if name not in _HOMES and name not in _PACKAGES:
+        raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
+    try:
+        module = _import_module(_HOMES.get(name, f"sfumato.{name}"))
+    except ModuleNotFoundError as error:
+        from sfumato.errors import missing_extra
+
+        raise missing_extra(error) or error from error
+    return module if name in _PACKAGES else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 from sfumato.display import visible
@@ -29,7 +30,7 @@ def refusal(name: str, value: object, expected: str, remedy: str = "") -> Invali
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: on one line, and not longer than that."""
+    """Return a value as an error shows it: on one line, and not longer than that."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits; lists inside lists
@@ -38,70 +39,64 @@ def shown(value: object) -> str:
 
 
 def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    """A finite float (booleans and text are refused)."""
-    if isinstance(value, bool | str | bytes):
-        raise refusal(name, value, "to be a finite number", remedy)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise refusal(name, value, "to be a finite number", remedy) from error
+    """Return a finite float (booleans and text are refused)."""
+    number = math.nan
+    if not isinstance(value, bool | str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
     if not math.isfinite(number):
         raise refusal(name, value, "to be a finite number", remedy)
     return number
 
 
-def positive(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+def _within(
+    name: str, value: SupportsFloat, holds: Callable[[float], bool], expected: str, remedy: str
+) -> float:
     number = real(name, value, remedy=remedy)
-    if number <= 0:
-        raise refusal(name, value, "> 0", remedy)
+    if not holds(number):
+        raise refusal(name, value, expected, remedy)
     return number
+
+
+def positive(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+    return _within(name, value, lambda number: number > 0, "> 0", remedy)
 
 
 def non_negative(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    number = real(name, value, remedy=remedy)
-    if number < 0:
-        raise refusal(name, value, ">= 0", remedy)
-    return number
+    return _within(name, value, lambda number: number >= 0, ">= 0", remedy)
 
 
 def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
-    """A number in (0, 1]: a rate at which something happens."""
-    number = real(name, value, remedy=remedy)
-    if not 0 < number <= 1:
-        raise refusal(name, value, "in (0, 1]", remedy)
-    return number
+    """Return a number in (0, 1]: a rate at which something happens."""
+    return _within(name, value, lambda number: 0 < number <= 1, "in (0, 1]", remedy)
 
 
 def delta(name: str, value: SupportsFloat) -> float:
-    """A δ in [0, 1)."""
-    number = real(name, value)
-    if not 0 <= number < 1:
-        raise refusal(name, value, "in [0, 1)", "δ is a small probability, well below 1 / number of people")
-    return number
+    """Return a δ in [0, 1)."""
+    remedy = "δ is a small probability, well below 1 / number of people"
+    return _within(name, value, lambda number: 0 <= number < 1, "in [0, 1)", remedy)
 
 
 def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = "") -> int:
-    """A whole number that is at least `least` (floats and booleans are refused)."""
-    if isinstance(value, bool):
-        raise refusal(name, value, f"to be a whole number >= {least}", remedy)
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise refusal(name, value, f"to be a whole number >= {least}", remedy) from error
-    if number < least:
+    """Return a whole number that is at least `least` (floats and booleans are refused)."""
+    number = None
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            number = operator.index(value)
+    if number is None or number < least:
         raise refusal(name, value, f"to be a whole number >= {least}", remedy)
     return number
 
 
 def text(name: str, value: object, *, remedy: str = "it is shown in statements") -> str:
-    """A few words in which every character is seen: the one check of texts, when written and when read."""
+    """Return a few words in which every character is seen: the check of texts, when written and when read."""
     if not isinstance(value, str) or not value.strip() or visible(value) != value:
         raise refusal(name, value, "to be a few printable words", remedy)
     return value
 
 
 def sentences(name: str, value: Iterable[object]) -> tuple[str, ...]:
-    r"""Sentences that name what others have named: what cannot be seen in one is an escape.
+    r"""Return sentences that may hold names from files: hidden characters become escapes.
 
     >>> sentences("caveats", ["left out: free\ntext"])
     ('left out: free\\x0atext',)
@@ -123,3 +118,10 @@ def one_of(name: str, value: T, allowed: Collection[Any], *, remedy: str = "") -
         told = [repr(one) for one in names] if any("," in one for one in names) else names
         raise refusal(name, value, "to be one of " + ", ".join(told), remedy)
     return value
+
+
+def instance(name: str, value: object, kind: type, *, remedy: str) -> None:
+    """Refuse a value of another type than `kind`; None is accepted."""
+    if value is not None and not isinstance(value, kind):
+        got = f"{type(value).__name__} {value!r}" if isinstance(value, str) else type(value).__name__
+        raise InvalidInput(f"expected {name} to be of the class {kind.__name__}, got {got}; {remedy}")

@@ -1,7 +1,7 @@
 """The one place where names from files are made fit to be seen: on a terminal, in JSON, in a spreadsheet.
 
-Names of classes, categories, columns and files come from whoever wrote them. A control character in one can
-rewrite what a terminal shows, a line's end can add a line, and a cell that begins with "=" is a formula.
+Names of classes, categories, columns and files come from their authors. A control character in one can
+rewrite the lines of a terminal, a line's end can add a line, and a cell that begins with "=" is a formula.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORMULA = tuple("=+-@\t\r")
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""The text with every character that is not seen, but those of `keep`, as an escape.
+    r"""Return the text with every character that is not seen, but those of `keep`, as an escape.
 
     >>> visible("red\x1b[2J")
     'red\\x1b[2J'
@@ -33,7 +33,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def visible_json(text: str) -> str:
-    r"""The same JSON with the characters that JSON lets through, and terminals do not, as its own escapes.
+    r"""Return the same JSON with the characters that it lets through, and terminals do not, as its own escapes.
 
     >>> visible_json('{"class": "red\x9b"}')
     '{"class": "red\\u009b"}'
@@ -42,7 +42,7 @@ def visible_json(text: str) -> str:
 
 
 def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
-    """A CSV file for people: a text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return a CSV file for people: a text that a spreadsheet takes for a formula gets a quote before it."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
     return text.getvalue().encode()

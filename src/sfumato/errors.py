@@ -16,9 +16,9 @@ SfumatoError
 │   └── DataCorrupted       a file does not have the expected digest
 └── MissingExtra            an optional dependency is not installed
 
-LittleProtection, a warning: what is asked for is done, and protects practically nobody.
+LittleProtection, a warning: the request is carried out, and protects practically no one.
 SettingsChanged, a warning: a run goes on with other settings than it began with, or than it was given now.
-TooMuchNoise, a warning: the noise will most likely drown what is learned, or what is asked.
+TooMuchNoise, a warning: the noise will most likely drown the model or the answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SfumatoError(Exception):
 
 
 class LittleProtection(UserWarning):
-    """An (ε, δ) at which nobody is protected was asked for; the text is one sentence."""
+    """An (ε, δ) at which no one is protected was asked for; the text is one sentence."""
 
 
 class SettingsChanged(UserWarning):
@@ -49,7 +49,7 @@ class Refused(SfumatoError):
 
 
 class BudgetExceeded(Refused):
-    """The charge does not fit what is left of the budget.
+    """The charge does not fit the rest of the budget.
 
     Args:
         message: One sentence with the remedy.
@@ -132,3 +132,30 @@ class MissingExtra(SfumatoError, ImportError):
         super().__init__(f"{package} is not installed; install it with: pip install 'sfumato[{extra}]'")
         self.package = package
         self.extra = extra
+
+
+_EXTRAS = {
+    "covasim": "lab",
+    "fastapi": "desk",
+    "matplotlib": "train",
+    "mbi": "synthesis",
+    "PIL": "train",
+    "psycopg": "postgres",
+    "pyspark": "spark",
+    "safetensors": "train",
+    "sfumato_lab": "lab",
+    "sklearn": "train",
+    "sqlalchemy": "desk",
+    "torch": "train",
+    "uvicorn": "desk",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
+    """Return the error that names the extra with the module; None for a module of no extra.
+
+    >>> str(missing_extra(ModuleNotFoundError("No module named 'torch'", name="torch.nn")))
+    "torch is not installed; install it with: pip install 'sfumato[train]'"
+    """
+    package = (error.name or "").partition(".")[0]
+    return MissingExtra(package=package, extra=_EXTRAS[package]) if package in _EXTRAS else None

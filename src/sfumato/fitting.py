@@ -1,14 +1,14 @@
 """The ordinary, non-private training loop, and evaluation.
 
-Nothing here protects anyone: what comes out of fitting or evaluating on private rows, the history included,
-is as private as the rows.
+Nothing here protects anyone: a model fitted to private rows, its history and its figures are as private as the
+rows.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,11 @@ from sfumato import _validate, randomness
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 _EVALUATION_BATCH = 1024
 
 
@@ -56,7 +61,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What one pass over the rows did."""
+    """The figures of one pass over the rows."""
 
     number: int  # from 1
     loss: float  # mean over the rows as they were met, while the model changed
@@ -73,7 +78,7 @@ def fit(
     on_epoch: Callable[[Epoch], None] | None = None,
     progress: bool = True,
 ) -> tuple[Epoch, ...]:
-    """Fits the model in place, with cross-entropy, and returns what each epoch did.
+    """Fits the model in place, with cross-entropy, and returns each epoch's figures.
 
     The weights are laid out channels-last, in which convolutions and pools are fastest on a CPU. `progress`
     shows a bar with the time left on standard error, if that is a terminal.
@@ -81,7 +86,10 @@ def fit(
     config = config or FitConfig()
     _require_rows(dataset)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    optimizer = OPTIMIZERS[config.optimizer](model, config)
+    momentum = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    optimizer = OPTIMIZERS[config.optimizer](
+        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, **momentum
+    )
     generator = randomness.public_torch_generator(config.seed)
     history: list[Epoch] = []
     with _bar(progress) as bar:
@@ -167,27 +175,3 @@ def _bar(progress: bool) -> Progress:
     shown = progress and sys.stderr.isatty()
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
-
-
-def _sgd(model: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-    )
-
-
-def _adam(model: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _adamw(model: nn.Module, config: FitConfig) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-OPTIMIZERS: dict[str, Callable[[nn.Module, FitConfig], torch.optim.Optimizer]] = {
-    "sgd": _sgd,
-    "adam": _adam,
-    "adamw": _adamw,
-}

@@ -22,7 +22,7 @@ _SOON = 0.02  # seconds until an interrupt that was swallowed comes again
 
 @dataclass
 class _Noted:
-    """Whether Ctrl-C was pressed since the command began, and what the command says of itself then."""
+    """Whether Ctrl-C was pressed since the command began, and the remedy that the command offers then."""
 
     pressed: bool = False
     remedy: str | None = None
@@ -35,7 +35,7 @@ _here = _Noted()
 def noted() -> Iterator[None]:
     """Note Ctrl-C while the block runs; however the block ends after one, it ends in KeyboardInterrupt.
 
-    Where Ctrl-C is ignored, as in the background of a shell, or somebody else's, it stays so.
+    Where Ctrl-C is ignored, as in the background of a shell, or handled by other code, it stays so.
     """
     with _handled(), _raised_again():
         try:
@@ -51,7 +51,7 @@ def noted() -> Iterator[None]:
 def check() -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed since the command began.
 
-    Call it where a library's error is about to become one of ours, between the stages of what takes long, and
+    Call it where a library's error is about to become one of ours, between the stages of long work, and
     before anything is charged.
     """
     if _here.pressed:
@@ -59,12 +59,12 @@ def check() -> None:
 
 
 def offer(remedy: str) -> None:
-    """Say how to go on after Ctrl-C, for a command that keeps what it has paid for by itself."""
+    """Say how to go on after Ctrl-C, for a command that keeps its paid results by itself."""
     _here.remedy = remedy
 
 
 def in_words() -> str:
-    """What holds after Ctrl-C, by what this process has written into ledgers."""
+    """Return one sentence about the charges of this process, for the end after Ctrl-C."""
     ledgers = sys.modules.get("sfumato.ledger")  # without them nothing was charged
     spent = None if ledgers is None else ledgers.Ledger.spent_here
     if spent is None or not spent.anything:

@@ -1,4 +1,4 @@
-"""`sfumato.load`: what a run left, as an object that answers."""
+"""`sfumato.load`: the model of a run, as an object that answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sfumato.models import PRIORS, JoinedPriors, PriorNet
 from sfumato.models.prior import shipped_note
 from sfumato.plugins import part
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
-from sfumato.storage import CERTIFICATE, RunFolder, read_json
+from sfumato.storage import CERTIFICATE, RunFolder
 
 Tensors = Mapping[str, Tensor]
 SYNTHETIC_IMAGES = "synthetic images"
@@ -63,7 +63,6 @@ def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> A
     if is_table_model(place.half / MODEL):
         return replace(read_table_model(place.half / MODEL), certificate=place.certificate())
     card, tensors = read_model(place.half / MODEL)
-    card = _card_before_0_2(place.half, tensors) if card is None else card
     if card.architecture == SYNTHETIC_IMAGES:
         _check_priors(card)
         return replace(_rebuilt(card, tensors, part("images").sampler_from), certificate=place.certificate())
@@ -95,7 +94,7 @@ class _Place:
         )
 
     def certificate(self) -> Certificate | None:
-        """What it cost; a model trained without privacy has none, and an unfinished run is refused."""
+        """Return the certificate; a model trained without privacy has none, an unfinished run is refused."""
         if not self.public:
             return None
         if not (self.half / CERTIFICATE).is_file():
@@ -110,7 +109,7 @@ def _unknown(card: ModelCard, place: Path) -> InvalidInput:
     if card.architecture == OWN_MODULE:
         return InvalidInput(
             f"expected model=... for {place}, which does not say how its model is built: it is a module of "
-            "your own, or of version 0.1; sfumato.load(folder, model=module)"
+            "your own; sfumato.load(folder, model=module)"
         )
     known = ", ".join(sorted(ARCHITECTURES))
     return InvalidInput(
@@ -254,36 +253,3 @@ ARCHITECTURES: dict[str, Rebuild] = {
     local.LearntClassifier.architecture: _from_reports,
 }
 """How each architecture is built from its card and tensors; any error in it means that they do not fit."""
-
-
-# Runs of version 0.1, whose files say nothing of themselves
-
-
-def _card_before_0_2(place: Path, tensors: Tensors) -> ModelCard:
-    recipe, plan = (_json(place / name) for name in ("recipe.json", "plan.json"))
-    if recipe is not None and "head.bias" in tensors:
-        return ModelCard(
-            architecture=features.ARCHITECTURE,
-            classes=_numbers(tensors["head.bias"]),
-            shape=features.SHAPE,
-            settings={"recipe": recipe},
-        )
-    if plan is not None and "adaptation" in plan and "linear.bias" in tensors:
-        return ModelCard(
-            architecture=PriorNet.architecture,
-            classes=_numbers(tensors["linear.bias"]),
-            shape=features.SHAPE,
-            settings={"answers": "linear"},
-        )
-    return ModelCard(architecture=OWN_MODULE, classes=(), shape=None)
-
-
-def _numbers(bias: Tensor) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(len(bias)))
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(path)
-    except (OSError, InvalidInput):
-        return None

@@ -2,9 +2,9 @@
 
 Other roles of a database may create functions, operators and types beside ours. A connection searches for names
 in `pg_catalog` alone, from its first statement on, so that none of theirs is called. `pg_temp` is named last,
-as PostgreSQL would otherwise search it first. What is attached to a table itself (views, triggers, rules, row
-security, expressions of indexes) runs whatever the path, and its owner may attach it at any time: the owners of
-a table, its parts and its schema must be trusted, and so must those of the functions that they attached.
+as PostgreSQL would otherwise search it first. Code that is attached to a table itself (views, triggers, rules,
+row security, expressions of indexes) runs under every path, and its owner may attach it at any time: the owners
+of a table, its parts and its schema must be trusted, and so must those of the functions that they attached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PINNED = {
     "lock_timeout": "1min",
     "statement_timeout": "0",
 }
-"""Settings by which a statement is understood, whatever defaults a role or a database has for them."""
+"""Settings by which a statement is understood, under all defaults of a role or a database."""
 
 _BUILT_IN = (
     "bool", "int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar", "bpchar", "uuid", "date",
@@ -139,7 +139,7 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 
 def answers(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the server still answers on a connection."""
+    """Return whether the server still answers on a connection."""
     try:
         connection.execute("SELECT")
     except driver().OperationalError:
@@ -163,7 +163,7 @@ def driver() -> ModuleType:
 
 
 def without_parameters(url: str, *names: str) -> tuple[str, dict[str, str]]:
-    """The address without parameters of our own, and their values."""
+    """Return the address without parameters of our own, and their values."""
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     rest = urlencode([(key, value) for key, value in query if key not in names])
@@ -178,7 +178,7 @@ def found_in(
     *,
     owner: str | None = None,
 ) -> tuple[str, list[int]] | None:
-    """The one schema that holds relations of all these names, and their ids; None if there is none.
+    """Return the one schema that holds relations of all these names, and their ids; None if there is none.
 
     Relations of other roles count only where there are none of trusted ones.
 
@@ -222,7 +222,7 @@ def check_own(connection: psycopg.Connection[Any], table: int, name: str, trigge
 def readable_columns(
     connection: psycopg.Connection[Any], name: str, owner: str | None = None
 ) -> tuple[str, str, dict[str, str | None]]:
-    """A table's schema and name, and the type of each column; None for a column that cannot be read safely.
+    """Return a table's schema and name, and the type of each column; None for one that cannot be read safely.
 
     Args:
         connection: A connection of `connect`.

@@ -1,10 +1,10 @@
 """The only place that makes random generators.
 
-Two kinds of stream. *Public* ones (initialisation, synthetic data, augmentation) are seeded and say nothing
-about anyone. *Secret* ones (noise, Poisson sampling) are keyed by the operating system, cryptographic
+Two kinds of stream. *Public* ones (initialisation, synthetic data, augmentation) are seeded and independent of
+all data. *Secret* ones (noise, Poisson sampling) are keyed by the operating system, cryptographic
 (AES-128 in counter mode), and never share a key: not across steps, workers, forks or resumed runs.
 
-Whoever adds noise takes a `Sampler` as a value, so that a replay can put a recorded tape in its place.
+A mechanism takes a `Sampler` as a value, so that a replay can put a recorded tape in its place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LARGE = 1 << 17  # draws from which several threads pay off
 _LEAST_EXACT = 2.0**-8  # scale from which whole numbers of 64 bits hold all that exact draws need
 _UNSURE = 2.0**-47  # how near a uniform number must be to a chance for more bits to be looked at
 _KEY_BYTES = 32  # an AES-128 key and the counter to begin with
-_NOTHING = memoryview(bytes(8 * _BLOCK))  # what a cipher adds to is its own stream
+_NOTHING = memoryview(bytes(8 * _BLOCK))  # a cipher adds its stream to zeros
 _FROM_ONE_TO_TWO = np.uint64(0x3FF << 52)  # sign and exponent of doubles in [1, 2)
 _WORDS = 624  # of 32 bits, in the state of a Mersenne twister
 _TORCH_HEAD = 24  # bytes before the words in the state that torch gives
@@ -54,19 +54,19 @@ _SEED = 8  # bytes of the seed, with which that head begins
 
 
 class NoiseSource(Protocol):
-    """What the noise of a vector is drawn from: a sampler, or draws that are correlated from step to step."""
+    """The source of the noise of a vector: a sampler, or draws that are correlated from step to step."""
 
     def rounded_normal(self, scale: float, size: int) -> Integers:
-        """scale·Z to the nearest whole number, for standard normal Z: noise for sums that are whole numbers."""
+        """Return scale·Z to the nearest whole number, for standard normal Z: noise for whole sums."""
         ...
 
 
 class Sampler(NoiseSource, Protocol):
-    """What a mechanism draws its randomness from."""
+    """The source of all randomness of a mechanism."""
 
     @property
     def private(self) -> bool:
-        """Whether nobody can predict the draws."""
+        """Whether the draws are unpredictable."""
         ...
 
     def normal(self, size: int) -> Floats: ...
@@ -79,7 +79,7 @@ class Sampler(NoiseSource, Protocol):
 
 
 def public_generator(seed: int) -> np.random.Generator:
-    """A reproducible NumPy generator for what is nobody's data.
+    """Return a reproducible NumPy generator, for public data only.
 
     >>> public_generator(1).integers(100, size=3).tolist() == public_generator(1).integers(100, size=3).tolist()
     True
@@ -88,7 +88,7 @@ def public_generator(seed: int) -> np.random.Generator:
 
 
 def public_torch_generator(seed: int) -> torch.Generator:
-    """A reproducible torch generator for what is nobody's data."""
+    """Return a reproducible torch generator, for public data only."""
     import torch
 
     generator = torch.Generator()
@@ -97,11 +97,7 @@ def public_torch_generator(seed: int) -> torch.Generator:
 
 
 def fresh_seed() -> int:
-    """A seed that nobody knows beforehand, from the operating system; for what is nobody's data.
-
-    >>> fresh_seed() != fresh_seed()
-    True
-    """
+    """Return an unpredictable seed from the operating system, for public data only."""
     return int.from_bytes(os.urandom(7), "big")
 
 
@@ -123,9 +119,9 @@ def secret_global_generators(sampler: Sampler, device: torch.device | None = Non
     """Key torch's, NumPy's and Python's global generators from `sampler` within the block.
 
     Of torch's those of the CPU, of every CUDA device, and of `device`. All code that draws from them, such as
-    dropout and augmentation, is then as unpredictable as the noise, whatever seed was set outside. NumPy's and
-    Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state. Afterwards each goes on
-    where it was. A generator that code makes for itself is beyond reach.
+    dropout and augmentation, is then as unpredictable as the noise, under any seed that was set outside.
+    NumPy's and Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state. Afterwards each
+    goes on where it was. A generator that code makes for itself is beyond reach.
     """
     import torch
 
@@ -176,8 +172,8 @@ def secret_torch_generator(sampler: Sampler) -> torch.Generator:
 class FreshGenerators:
     """Key the global generators secretly within a `with` block, and anew by `refresh`.
 
-    Code that is called item by item may seed them, from values of an item; the next item would draw what
-    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since.
+    Code that is called item by item may seed them, from values of an item; the next item would draw the
+    numbers that follow. `refresh` keys them anew if one, of the CPU or of `device`, was used or seeded since.
 
     >>> with FreshGenerators() as generators:
     ...     random.seed(0)
@@ -281,22 +277,21 @@ OWN_NOISE = (
 
 
 def draws_by_own_code(sampler: Any) -> bool:
-    """Return whether a sampler, or one that it draws from, is of a class outside Sfumato."""
+    """Return whether the class of a sampler, a method of it, or a sampler that it holds is not Sfumato's."""
     held = [each for each in getattr(sampler, "__dict__", {}).values() if hasattr(each, "rounded_normal")]
-    return type(sampler).__module__.partition(".")[0] != "sfumato" or any(map(draws_by_own_code, held))
+    methods = [each for each in vars(type(sampler)).values() if callable(each)]
+    homes = [getattr(each, "__module__", None) or "sfumato" for each in (type(sampler), *methods)]
+    own = any(home.partition(".")[0] != "sfumato" for home in homes)
+    return own or any(map(draws_by_own_code, held))
 
 
 def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:
-    """The caveat of a certificate whose noise came from another sampler than Sfumato's.
-
-    >>> caveats_of_sampler(SecretStream())
-    ()
-    """
+    """Return the caveat of a certificate whose noise came from another sampler than Sfumato's."""
     return (OWN_NOISE,) if draws_by_own_code(sampler) else ()
 
 
 class SecretStream:
-    """Draws that nobody can predict or repeat.
+    """Draw numbers that cannot be predicted or repeated.
 
     *Guarantees*: the 128-bit key and the starting counter come from `os.urandom`; a forked child is keyed
     anew before it can draw; `spawn` gives streams with keys of their own, and so does copying or pickling one.
@@ -319,7 +314,7 @@ class SecretStream:
         return self._test_seed is None
 
     def spawn(self) -> SecretStream:
-        """Another stream, independent of this one (reproducible only if this one is)."""
+        """Return another stream, independent of this one (reproducible only if this one is)."""
         if self._test_seed is None:
             return SecretStream()
         self._children += 1
@@ -327,7 +322,7 @@ class SecretStream:
         return SecretStream(test_seed=int.from_bytes(hashlib.sha256(label).digest()[:8], "big"))
 
     def __reduce__(self) -> tuple[Callable[[int | None], SecretStream], tuple[int | None]]:
-        # A copy that went on from the same counter would repeat the noise: what arrives is a spawned stream.
+        # A copy that went on from the same counter would repeat the noise: a spawned stream arrives.
         return _stream, (self.spawn()._test_seed,)
 
     def normal(self, size: int) -> Floats:
@@ -364,26 +359,29 @@ class SecretStream:
         return self._generator.integers(high, size=size, dtype=np.int64)
 
     def bernoulli(self, rate: float, size: int) -> Bools:
-        """Independent coins; the chance of heads is `rate` to within 2⁻⁵³."""
+        """Return independent coins; the chance of heads is `rate` to within 2⁻⁵³."""
         return self._generator.random(size) < rate
 
     def discrete_laplace(self, scale: float, size: int) -> Integers:
         if not self.private:
             return _seeded_discrete_laplace(self._generator, scale, size)
-        if size < _SMALL or not _LEAST_EXACT <= scale <= _LARGEST_SCALE:
-            return _opendp_draws("laplace", scale, size)
-        return _in_parts(_exact_discrete_laplace, self._generator, scale, size)
+        return self._exactly("laplace", _exact_discrete_laplace, scale, size)
 
     def discrete_gaussian(self, scale: float, size: int) -> Integers:
         if not self.private:
             return _seeded_discrete_gaussian(self._generator, scale, size)
+        return self._exactly("gaussian", _exact_discrete_gaussian, scale, size)
+
+    def _exactly(self, name: str, draw: Callable[..., Integers], scale: float, size: int) -> Integers:
+        """Draw few numbers by OpenDP, many in blocks: draws that are rejected then need little memory."""
         if size < _SMALL or not _LEAST_EXACT <= scale <= _LARGEST_SCALE:
-            return _opendp_draws("gaussian", scale, size)
-        return _in_parts(_exact_discrete_gaussian, self._generator, scale, size)
+            return _opendp_draws(name, scale, size)
+        sizes = [min(_BLOCK, size - start) for start in range(0, size, _BLOCK)]
+        return np.concatenate([draw(self._generator, scale, part) for part in sizes])
 
     @cached_property
     def _blocks(self) -> list[_Blocks]:
-        """What large draws are made from."""
+        """The generators of large draws."""
         return [_Blocks(self._key(f"{lane}/blocks")) for lane in range(_LANES)]
 
     def _rekey(self) -> None:
@@ -397,7 +395,7 @@ class SecretStream:
 
 
 class _Blocks:
-    """Random doubles by the block, from AES-128 in counter mode by OpenSSL: a third of a generator's time."""
+    """Make random doubles by the block, from AES-128 in counter mode by OpenSSL, in a third of NumPy's time."""
 
     def __init__(self, key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -406,7 +404,7 @@ class _Blocks:
         self._lock = threading.Lock()  # a cipher takes no second caller
 
     def fill(self, out: Floats) -> None:
-        """With uniform draws from [1, 2), of 52 random bits; at most a block."""
+        """Fill at most a block with uniform draws from [1, 2), of 52 random bits."""
         words = out.view(np.uint64)
         with self._lock:
             filled = self._cipher.update_into(_NOTHING[: out.nbytes], out.view(np.uint8).data)
@@ -422,7 +420,7 @@ def _aes_generator(key: bytes) -> np.random.Generator:
 
 
 def keyed_normal(key: bytes, size: int) -> Floats:
-    """Standard normal draws that the same 32 bytes give again: for noise that a later step takes back.
+    """Return standard normal draws that the same 32 bytes give again: for noise that a later step takes back.
 
     The key is a secret of its own, from a secret stream, and belongs to one vector.
     """
@@ -432,33 +430,30 @@ def keyed_normal(key: bytes, size: int) -> Floats:
 
 
 def side_by_side(work: Callable[..., None], *arguments: Iterable[Any]) -> None:
-    """work(*one of each) for all of them, on the threads that large draws are made on."""
+    """Call work(*one of each) for all arguments, on the threads of large draws."""
     list(_threads().map(work, *arguments))
 
 
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor:
-    """The threads that large draws are made on; a forked child makes its own."""
+    """Return the threads of large draws; a forked child makes its own."""
     return ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1), "noise")
 
 
 def spread_rounded_normal(
     sampler: NoiseSource, scale: float, size: int, work: Callable[[int, Floats], None]
 ) -> None:
-    """work(start, draws) for all of `size` draws of `sampler.rounded_normal`, as whole numbers in float64.
+    """Call work(start, draws) for all of `size` draws of `sampler.rounded_normal`, whole numbers in float64.
 
     Of a secret stream's many draws each part is worked on while it is in the cache, several parts at a time;
-    `work` may overwrite what it is given.
+    `work` may overwrite its draws.
     """
-    if isinstance(sampler, SecretStream) and _draws_its_own(sampler) and size >= _SMALL:
+    # A subclass, or a test, that draws in another way must not be passed over.
+    plain = isinstance(sampler, SecretStream) and type(sampler).rounded_normal is _STREAMS_OWN
+    if isinstance(sampler, SecretStream) and plain and size >= _SMALL:
         sampler._spread_rounded_normal(_check_scale(scale), size, work)
     else:
         work(0, sampler.rounded_normal(scale, size).astype(np.float64))
-
-
-def _draws_its_own(stream: SecretStream) -> bool:
-    """Whether nobody overrode `rounded_normal`: what they draw instead must not be passed over."""
-    return type(stream).rounded_normal is _STREAMS_OWN
 
 
 _STREAMS_OWN = SecretStream.rounded_normal
@@ -475,7 +470,7 @@ def _check_scale(scale: float) -> float:
 def _draw_rounded_normal(
     blocks: _Blocks, scale: float, start: int, stop: int, work: Callable[[int, Floats], None]
 ) -> None:
-    """scale·Z, rounded, for places start to stop, Z by pairs r·cos φ, r·sin φ of float64 (Box & Muller 1958).
+    """Draw scale·Z, rounded, for places start to stop, Z by pairs r·cos φ, r·sin φ (Box & Muller 1958).
 
     Half the time of NumPy's ziggurat, whose branches do not vectorise; |Z| ends at 8.49, beyond which an ideal
     normal goes with a chance of 2e-17. No torch here: once its OpenMP has been used from these threads, all its
@@ -533,17 +528,8 @@ def _seeded_discrete_gaussian(generator: np.random.Generator, scale: float, size
     return accepted[:size]
 
 
-def _in_parts(
-    draw: Callable[..., Integers], generator: np.random.Generator, scale: float, size: int
-) -> Integers:
-    """As many draws, made by the block: what is rejected on the way needs little memory."""
-    return np.concatenate(
-        [draw(generator, scale, min(_BLOCK, size - start)) for start in range(0, size, _BLOCK)]
-    )
-
-
 def _exact_discrete_laplace(generator: np.random.Generator, scale: float, size: int) -> Integers:
-    """P(z) ∝ exp(−|z| / scale), exactly, many at once: 60 times as fast as one after another.
+    """Draw P(z) ∝ exp(−|z| / scale), exactly, many at once: 60 times as fast as one after another.
 
     With scale = n/d, X = U + nV of U from 0 to n − 1 kept with chance exp(−U/n) and P(V = v) ∝ e⁻ᵛ; ⌊X/d⌋ with
     a fair sign, and 0 with one sign only (Canonne, Kamath & Steinke 2020, algorithm 2).
@@ -566,8 +552,10 @@ def _exact_discrete_laplace(generator: np.random.Generator, scale: float, size: 
 
 
 def _exact_discrete_gaussian(generator: np.random.Generator, scale: float, size: int) -> Integers:
-    """P(z) ∝ exp(−z² / 2·scale²), exactly: a discrete Laplace y of width t = ⌊scale⌋ + 1, kept with chance
-    exp(−(|y| − scale²/t)² / 2·scale²) (the same, algorithm 3)."""
+    """Draw P(z) ∝ exp(−z² / 2·scale²), exactly (the same, algorithm 3).
+
+    A discrete Laplace y of width t = ⌊scale⌋ + 1 is kept with chance exp(−(|y| − scale²/t)² / 2·scale²).
+    """
     width, square = math.floor(scale) + 1, Fraction(scale) ** 2
     accepted, missing = [np.empty(0, dtype=np.int64)], size
     while missing > 0:
@@ -583,7 +571,7 @@ def _exact_discrete_gaussian(generator: np.random.Generator, scale: float, size:
 
 
 def _natural_geometric(generator: np.random.Generator, size: int) -> Integers:
-    """P(v) = (1 − 1/e) e⁻ᵛ: how many coins of chance 1/e fall on heads in a row."""
+    """Draw P(v) = (1 − 1/e) e⁻ᵛ: the number of coins of chance 1/e that fall on heads in a row."""
     found, going = np.zeros(size, dtype=np.int64), np.arange(size)
     while going.size:
         going = going[_coins(generator, np.ones(going.size), lambda at: Fraction(1))]
@@ -592,7 +580,7 @@ def _natural_geometric(generator: np.random.Generator, size: int) -> Integers:
 
 
 def _coins(generator: np.random.Generator, exponents: Floats, exact: Callable[[int], Fraction]) -> Bools:
-    """Coins with chances exp(−exponents), exactly.
+    """Throw coins with chances exp(−exponents), exactly.
 
     A coin is a uniform number below its chance. Its first 53 bits and a chance in doubles, right to 2⁻⁴⁹ (as
     `exponents` are to 2⁻⁵⁰), decide nearly always; where they do not, further bits and digits do.
@@ -605,7 +593,7 @@ def _coins(generator: np.random.Generator, exponents: Floats, exact: Callable[[i
 
 
 def _surely_below(first: int, exponent: Fraction, generator: np.random.Generator) -> bool:
-    """Whether a uniform number with these first 53 bits lies below exp(−exponent)."""
+    """Return whether a uniform number with these first 53 bits lies below exp(−exponent)."""
     bits, digits = 53, 40
     while True:
         with localcontext() as context:
@@ -619,10 +607,7 @@ def _surely_below(first: int, exponent: Fraction, generator: np.random.Generator
 
 
 def _opendp_draws(name: str, scale: float, size: int) -> Integers:
-    """Exact discrete noise from OpenDP, whose own generator is the operating system's.
-
-    One vector call: a draw costs a sixth of a call each.
-    """
+    """Draw exact discrete noise by OpenDP, from the operating system's generator; one call for all draws."""
     return np.array(_opendp_measurement(name, scale)([0] * size), dtype=np.int64)
 
 

@@ -1,4 +1,4 @@
-"""A released model: one file of tensors that says what they are, and the object that answers with them.
+"""A released model: one file of tensors with its description, and the object that answers with them.
 
 The description lies in the header of the safetensors file. Reading one runs no code: an architecture is a name
 that this package knows, or the file is refused.
@@ -42,7 +42,7 @@ Scores = Callable[[Floats], npt.NDArray[Any]]  # (rows, …) → (rows, classes)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """How a model is built, what it takes in, and what its answers are called.
+    """A model's architecture, the shape of its inputs, and the names of its answers.
 
     >>> ModelCard(architecture="mlp", classes=("0", "1"), shape=(1, 8, 8)).labels.tolist()
     [0, 1]
@@ -50,7 +50,7 @@ class ModelCard:
 
     architecture: str
     classes: tuple[str, ...]  # names, by the position of the score; none: not known
-    shape: tuple[int, ...] | None  # of one input; None: whatever the module takes
+    shape: tuple[int, ...] | None  # of one input; None: not declared
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the architecture
     priors: Mapping[str, str] = field(default_factory=dict)  # name → sha256 of the public weights used
 
@@ -63,7 +63,7 @@ class ModelCard:
 
     @property
     def labels(self) -> npt.NDArray[Any]:
-        """What `predict` answers: whole numbers where all names are such, else the names."""
+        """The answers of `predict`: whole numbers where all names are such, else the names."""
         numbers = all(_NUMBER.fullmatch(name) for name in self.classes)
         return np.array([int(name) for name in self.classes] if numbers else self.classes)
 
@@ -93,9 +93,9 @@ class ModelCard:
         return cls(**{**data, "classes": tuple(card.classes), "shape": shape})
 
 
-def _expect(holds: bool, what: str) -> None:
+def _expect(holds: bool, expected: str) -> None:
     if not holds:
-        raise ValueError(f"expected {what}")
+        raise ValueError(f"expected {expected}")
 
 
 def class_names(rows: Dataset) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def class_names(rows: Dataset) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Released:
-    """A module and its description: what a run leaves as its model."""
+    """A module and its description: the model of a run."""
 
     module: nn.Module
     card: ModelCard
@@ -123,16 +123,15 @@ def model_bytes(card: ModelCard, tensors: Mapping[str, Tensor]) -> bytes:
     return save(whole, metadata={_HEADER: json.dumps(card.to_json(), ensure_ascii=False, allow_nan=False)})
 
 
-def read_model(path: Path) -> tuple[ModelCard | None, dict[str, Tensor]]:
-    """Card and tensors of a file; no card where a version before 0.2 wrote it."""
+def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
+    """Return card and tensors of a file."""
     if not path.is_file():
         raise DataUnavailable(f"expected a model at {path}, got none; a run writes it with --out")
     with damaged_unless_read(
         f"expected a model of format {FORMAT} at {path}, got a file that is damaged or of another version"
     ):
         metadata, tensors = read_tensors(path, "pt")
-        text = metadata.get(_HEADER)
-        return (None if text is None else ModelCard.from_json(parsed(text))), tensors
+        return ModelCard.from_json(parsed(metadata[_HEADER])), tensors
 
 
 # Answers
@@ -144,7 +143,7 @@ class Predictor:
 
     Inputs: a Dataset, or an array or tensor of images (rows, height, width), (rows, channels, height, width) or
     (rows, height, width, channels), as bytes or as numbers from 0 to 1; of any size, where the model takes
-    images. Each row is answered by itself. `certificate` says what the model cost; None where it was trained
+    images. Each row is answered by itself. `certificate` states the model's cost; None where it was trained
     without privacy.
     """
 
@@ -189,7 +188,7 @@ class Predictor:
 
 
 def module_scores(module: nn.Module) -> Scores:
-    """What a module answers, in evaluation mode; the module is not changed afterwards."""
+    """Return a function with the module's answers, in evaluation mode."""
     module = module.eval()
 
     def scores(rows: Floats) -> npt.NDArray[Any]:

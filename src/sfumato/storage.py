@@ -1,13 +1,13 @@
 """The one writer and reader of files: whole or not at all, on the disk when it returns, and for whom they are.
 
-A run folder keeps what may be published apart from what may not:
+A run folder keeps the files that may be published apart from those that may not:
 
 release/   plan.json, result.json, history.jsonl, model.safetensors, certificate.json, figures/
-private/   timings, training losses, counts, checkpoints; set-aside-1/: what an earlier run had released
+private/   timings, training losses, counts, checkpoints; set-aside-1/: the release of an earlier run
 
-Whoever can reach a release may read it (files 0644, folders 0755); what is private belongs to its owner alone
-(0600, 0700). JSON has no word for NaN or infinity: a number that is not finite is written as null, and read as
-None.
+All users who can reach a release may read it (files 0644, folders 0755); private files belong to their owner
+alone (0600, 0700). JSON has no word for NaN or infinity: a number that is not finite is written as null, and
+read as None.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RunFolder:
 
     @classmethod
     def make(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The folder with its halves; a place that cannot be written is refused before anything is spent."""
+        """Return the folder with its halves; a place that cannot be written is refused before a charge."""
         folder = cls(Path(path))
         try:
             for place in (folder.path, folder.release, folder.figures, folder.private):
@@ -59,10 +59,10 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: str | os.PathLike[str], *, resumes: bool = False) -> RunFolder:
-        """The folder of a run to be charged; a finished one is refused.
+        """Return the folder of a run to be charged; a finished one is refused.
 
-        The release begins empty: what another run left there is moved to the private half, so that no file of
-        it lies beside this run's certificate. A run that resumes keeps what it has released.
+        The release begins empty: files of another run are moved to the private half, so that none lies beside
+        this run's certificate. A run that resumes keeps its release.
         """
         cls(Path(path)).refuse_finished()
         folder = cls.make(path)
@@ -81,11 +81,11 @@ class RunFolder:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a run took steps here, or was about to, and has not released what it learned."""
+        """Whether a run took steps here, or was about to, and has not released its model."""
         return not self.finished and any(self.private.glob(f"*{CHECKPOINT}*"))
 
     def in_words_if_interrupted(self) -> str | None:
-        """One sentence with the remedy for whoever wants the release of an interrupted run."""
+        """Return one sentence with the remedy where the release of an interrupted run is wanted."""
         if not self.interrupted:
             return None
         return (
@@ -94,7 +94,7 @@ class RunFolder:
         )
 
     def discard(self) -> RunFolder:
-        """Give up the finished run, so that its place may be used again; what it cost stays spent."""
+        """Give up the finished run, so that its place may be used again; its cost stays spent."""
         return self.set_aside() if self.finished else self
 
     def set_aside(self) -> RunFolder:
@@ -118,7 +118,7 @@ class RunFolder:
         return self.release / "figures"
 
     def write(self, name: str, content: bytes, *, private: bool = False) -> Path:
-        """A file of one half, for those who may read that half."""
+        """Return a file of one half, for those who may read that half."""
         return write_whole((self.private if private else self.release) / name, content, readable=not private)
 
     def write_json(self, name: str, value: Mapping[str, Any], *, private: bool = False) -> Path:
@@ -132,7 +132,7 @@ class RunFolder:
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes, *, readable: bool = False) -> Path:
-    """Write a file that is there whole or not at all, whatever stops us; `readable`: others may read it."""
+    """Write a file whole or not at all, also in a crash; `readable`: others may read it."""
     with replacing(path, readable=readable) as temporary:
         temporary.write_bytes(content)
     return Path(path)
@@ -174,14 +174,14 @@ def replacing(path: str | os.PathLike[str], *, readable: bool = False) -> Iterat
 
 
 def write_new(path: str | os.PathLike[str], content: bytes, *, readable: bool = False) -> Path:
-    """A file that takes no other's place: FileExistsError if there is one. It is removed if writing fails."""
+    """Return a new file; FileExistsError if there is one. It is removed if writing fails."""
     target = Path(path)
     mode = _FILE if readable else _PRIVATE_FILE
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-            target.chmod(mode)  # whatever the umask is
+            target.chmod(mode)  # also under another umask
             file.flush()
             os.fsync(file.fileno())
         sync_folder(target.parent)
@@ -206,9 +206,9 @@ def destroy(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def unnamed_file(folder: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file on the folder's disk that has no name: nobody else can open it, and it is gone with its last user.
+    """Yield a file without a name on the folder's disk: no other process can open it; it goes with its user.
 
-    What maps it into memory uses it beyond the block.
+    A memory map of it can be used beyond the block.
     """
     place = Path(folder)
     if not (place.is_dir() and os.access(place, os.W_OK)):
@@ -218,7 +218,7 @@ def unnamed_file(folder: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def write_figure(path: str | os.PathLike[str], figure: Any, *, readable: bool = False, dpi: int = 144) -> Path:
-    """A matplotlib figure, in the format that the name's ending says."""
+    """Return a matplotlib figure, in the format that the name's ending says."""
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi, format=Path(path).suffix.removeprefix(".") or "png")
     return write_whole(path, buffer.getvalue(), readable=readable)
@@ -231,7 +231,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path, *, readable: bool = False) -> Path:
-    """The folder, made if it is not there; a private one is closed to others also if it was open.
+    """Return the folder, made if it is not there; a private one is closed to others also if it was open.
 
     A folder that the user made, for releases, keeps the mode that the user gave it.
     """
@@ -261,7 +261,7 @@ def _sync(path: Path) -> None:
 
 
 def json_bytes(value: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
-    """One JSON object and a line's end; a number that is not finite becomes null.
+    """Return one JSON object and a line's end; a number that is not finite becomes null.
 
     >>> json_bytes({"loss": float("nan")}, indent=None)
     b'{"loss": null}\\n'
@@ -271,7 +271,7 @@ def json_bytes(value: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
 
 
 def finite(value: Any) -> Any:
-    """The same JSON value with None for numbers that are not finite; anything that JSON cannot say is text."""
+    """Return the same JSON value, with None for numbers that are not finite and text for other values."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -282,12 +282,12 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The one JSON object of a file of ours; a number that is not finite is None."""
+    """Return the one JSON object of a file of ours; a number that is not finite is None."""
     return _object(_text(path), path)
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """One JSON object a line; a file that is not there has none."""
+    """Return one JSON object a line; a file that is not there has none."""
     if not Path(path).exists():
         return []
     return [_object(line, path) for line in _text(path).splitlines() if line.strip()]

@@ -28,7 +28,7 @@ from sfumato.audit.runs import mechanism as canaries
 from sfumato.audit.runs import randomiser as randomiser_audit
 from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max, vector
 from sfumato.randomness import Integers, Sampler, SecretStream, spread_rounded_normal
-from sfumato.training import Flat, PrivateTrainer, TrainingPlan, drawing
+from sfumato.training import Flat, PrivateTrainer, TrainingPlan, sampling
 from sfumato.training.engine import Engine
 from sfumato.training.sampling import Sample, shuffled_samples
 
@@ -212,7 +212,7 @@ def _shuffle() -> Any:
             left.extend(shuffled_samples(units, max(1, round(1 / rate)), sampler))
         return left.pop()
 
-    return ((drawing, "poisson_sample", broken),)
+    return ((sampling, "poisson_sample", broken),)
 
 
 def _repeated_noise() -> Any:

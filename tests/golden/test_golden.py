@@ -151,8 +151,8 @@ def asked(line: str, tokens: dict[str, str]) -> dict[str, Any]:
     """Send one request to the desk of this folder, `http PERSON METHOD PATH [BODY]`: status and JSON."""
     from fastapi.testclient import TestClient
 
-    from sfumato.desk.app import create_app
     from sfumato.desk.desk import Desk
+    from sfumato.desk.server import create_app
 
     _, person, method, path, *body = line.split(" ", 4)
     desk = Desk.open(Path("desk.toml"))

@@ -16,8 +16,8 @@ from sfumato.accounting import Budget, Relation
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger import Ledger
 from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, resume, save_checkpoint
-from sfumato.training.batches import Batch
 from sfumato.training.engine import Engine
+from sfumato.training.sampling import Batch
 
 PLAN = TrainingPlan(sample_rate=0.2, expected_batch=8, steps=5, noise_multiplier=2.0)
 SHUFFLE = replace(PLAN, sampling="shuffle", relation=Relation.ZERO_OUT)
@@ -223,7 +223,8 @@ def test_a_step_that_is_taken_while_its_plan_is_reserved_is_not_taken_again(tmp_
         batch = next(subject.batches(ROWS))
         with pytest.raises(Refused):
             subject.step(batch, cross_entropy)
-        assert subject.steps_started == 1
+        assert subject.steps_started == 0
+        assert ledger.charges() == []
 
 
 @pytest.mark.parametrize(

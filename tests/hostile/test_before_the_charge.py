@@ -11,7 +11,7 @@ import pytest
 from sfumato.accounting import Budget
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.learn.table import TableTraining
-from sfumato.learn.table.reading import Source
+from sfumato.learn.table.encoding import Source
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream

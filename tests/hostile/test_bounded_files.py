@@ -33,9 +33,8 @@ from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
 from sfumato.released import MODEL, ModelCard, model_bytes
 from sfumato.storage import CERTIFICATE, RunFolder
-from sfumato.synthesis.cells import CellColumn
+from sfumato.synthesis.cells import CellColumn, to_table
 from sfumato.synthesis.model import SyntheticModel
-from sfumato.synthesis.values import to_table
 
 ROOM = 3 * 2**30  # bytes that a reader may take beside what the process has: a bomb wants far more
 COLUMNS = {

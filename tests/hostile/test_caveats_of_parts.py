@@ -20,7 +20,7 @@ from sfumato.ledger import Certificate, Ledger, PrivateKey
 from sfumato.ledger.signing import VARIABLE
 from sfumato.policy import Column, Policy
 from sfumato.randomness import OWN_NOISE, SecretStream
-from sfumato.training.sources import chosen_by
+from sfumato.training.data import chosen_by
 from sfumato_lab.images import ImageRequest, StyleSettings, learn_sampler
 
 SMALL = {"extractors": ("scattering",), "drawn": 60, "directions": 8, "steps": 2}

@@ -6,20 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
-from torch import nn
-from torch.nn import functional as F
 
+import small_runs
 from sfumato.accounting import Budget, Relation
 from sfumato.cli.plans import check_plan
 from sfumato.errors import DataCorrupted, InvalidInput, NotVerified, Refused, RelationMismatch
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Banded, LambdaCGD
-from sfumato.training import AdaptiveClipping, PrivateTrainer, TrainingPlan, resume, save_checkpoint
-from sfumato.training.past_noise import read_past_noise
+from sfumato.training import AdaptiveClipping, TrainingPlan, resume, save_checkpoint
+from sfumato.training.checkpoint import read_past_noise
+from small_runs import rows, take
 
 PLAN = TrainingPlan(
     sample_rate=0.25,
@@ -33,32 +32,15 @@ PLAN = TrainingPlan(
 PLANS = [PLAN, replace(PLAN, noise=LambdaCGD(cancelled=0.8))]
 
 
-def loss_fn(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def rows():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(20, 5, generator=generator), torch.randint(0, 3, (20,), generator=generator)
-
-
-def make_trainer(plan=PLAN, ledger=None):
-    model = nn.Linear(5, 3)
-    return PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=ledger)
-
-
-def take(trainer, steps):
-    for batch in trainer.batches(rows()):
-        trainer.step(batch, loss_fn)
-        if trainer.steps_done == steps:
-            break
-
-
 def noise_files(folder):
     return [path for path in folder.iterdir() if "noise" in path.name]
 
 
 # A plan that does not fit
+
+
+def make_trainer(plan=PLAN, ledger=None):
+    return small_runs.make_trainer(plan, ledger=ledger)
 
 
 @pytest.mark.parametrize(

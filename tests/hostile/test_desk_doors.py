@@ -18,12 +18,12 @@ pytest.importorskip("fastapi", reason="needs the desk: pip install 'sfumato[desk
 from argon2 import PasswordHasher
 from sqlalchemy import func, select
 
-from sfumato.desk import accounts, asking, serving, sessions, trail
+from sfumato.desk import accounts, asking, server, trail
 from sfumato.desk import database as db
+from sfumato.desk.accounts import add_person
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
-from sfumato.desk.people import add_person
-from sfumato.desk.throttle import FREE_TRIES, Buckets
+from sfumato.desk.limits import FREE_TRIES, Buckets
 from sfumato.errors import InvalidInput, LedgerTampered
 
 FORM = "application/x-www-form-urlencoded"
@@ -37,7 +37,7 @@ class Running:
         self.desk = Desk.open(place)
         ready, told = threading.Event(), []
         tell = lambda port: (told.append(port), ready.set())  # noqa: E731
-        self.server = serving.server_of(self.desk, host="127.0.0.1", port=0, ready=tell)
+        self.server = server.server_of(self.desk, host="127.0.0.1", port=0, ready=tell)
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         assert ready.wait(30)
@@ -289,8 +289,8 @@ HEAD = b"POST /sign-in HTTP/1.1\r\nhost: desk\r\n"
     "begun", [b"", HEAD, HEAD + b"content-length: 9\r\n\r\n123", HEAD + b"transfer-encoding: chunked\r\n\r\n"]
 )
 def test_idle_connections_of_one_client_and_of_several_stop_nobody(running, monkeypatch, begun):
-    monkeypatch.setattr(serving, "MOST_OF_ONE", 30)
-    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 50)
+    monkeypatch.setattr(server, "MOST_OF_ONE", 30)
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 50)
     quiet = running.idle(1, source="127.0.0.9", begun=begun)
     one = running.idle(45, source="127.0.0.2", begun=begun)
     assert running.send("GET", "/public")[0] == 200
@@ -306,7 +306,7 @@ def test_idle_connections_of_one_client_and_of_several_stop_nobody(running, monk
 
 @pytest.mark.parametrize("head", [HEAD, HEAD + b"content-length: 100000\r\n\r\n"])
 def test_a_request_that_comes_slowly_is_given_up(running, monkeypatch, head):
-    monkeypatch.setattr(serving, "SLOWEST_REQUEST", 0.3)
+    monkeypatch.setattr(server, "SLOWEST_REQUEST", 0.3)
     (slow,) = running.idle(1, source="127.0.0.8", begun=head)
     began = time.monotonic()
     while not hung_up([slow]) and time.monotonic() - began < 5:
@@ -334,7 +334,8 @@ def until(said, *, seconds=20):
 def test_what_came_of_a_question_is_nowhere_before_its_tick(running, monkeypatch, fails):
     desk, token, table = running.desk, running.ann.token, running.desk.dataset("people").table
     with desk.database.write() as connection:
-        cookie = {"cookie": f"{sessions.COOKIE}={sessions.begin(connection, running.ann.account, before=None)}"}
+        secret = accounts.begin_session(connection, running.ann.account, before=None)
+    cookie = {"cookie": f"{accounts.COOKIE}={secret}"}
     assert running.ask(token) == 200
     before, done, answer = in_the_history(desk).id, threading.Event(), table.answer
 

@@ -25,9 +25,7 @@ from hypothesis import strategies as st
 from sfumato.datasets.private_copy import PrivateCopy
 from sfumato.errors import DataCorrupted, DataError, DataUnavailable, InvalidInput, SfumatoError
 from sfumato.ledger import Ledger
-from sfumato.local import TablePlan, read_table_plan
-from sfumato.local.columns import ReportedColumn
-from sfumato.local.release import read_people
+from sfumato.local import ReportedColumn, TablePlan, read_people, read_table_plan
 from sfumato.query import Policy, Table, draft_policy, policy_from_dict
 from sfumato.query.check import check_file
 from sfumato.query.draft import columns_of

@@ -27,7 +27,7 @@ from sfumato import postgres
 from sfumato.desk.database import Database
 from sfumato.errors import DataUnavailable, InvalidInput, LedgerError, SfumatoError
 from sfumato.ledger import Budget, Ledger
-from sfumato.query import Table, in_memory, parse_query, policy_from_dict, sources
+from sfumato.query import Table, parse_query, policy_from_dict, sources
 from sfumato.query.draft import columns_of
 from sfumato.query.engines import open_engine
 
@@ -218,7 +218,7 @@ def test_the_macros_would_be_found_out(
         connection.con.execute(f"ATTACH '{place}' AS source (READ_ONLY); USE source")
         return connection
 
-    monkeypatch.setattr(in_memory, "open_duckdb", opened)
+    monkeypatch.setattr(sources, "open_duckdb", opened)
     if name == "lies":
         assert answers(str(clean_file)) != expected
     else:
@@ -277,7 +277,7 @@ def test_a_duckdb_file_with_hostile_columns_that_are_not_asked_for_is_read(
 def test_a_connection_opens_nothing_but_its_files(tmp_path: Path, clean_file: Path) -> None:
     for name in ("mine", "theirs"):
         duckdb.sql(f"COPY (SELECT 1 AS x) TO '{tmp_path / name}.parquet'")
-    asked = in_memory.open_duckdb([tmp_path / "mine.parquet"]).con
+    asked = sources.open_duckdb([tmp_path / "mine.parquet"]).con
     assert asked.execute(f"SELECT x FROM read_parquet('{tmp_path}/mine.parquet')").fetchall() == [(1,)]
     with sources._attached(clean_file) as copied:
         for connection, statement in itertools.product(

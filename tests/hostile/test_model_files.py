@@ -164,18 +164,6 @@ def test_a_recipe_that_does_not_fit_is_refused_before_anything_is_allocated(tmp_
         sfumato.load(finished(tmp_path, described(card, on_features.module.state_dict())))
 
 
-def test_a_run_of_version_0_1_is_read(tmp_path, on_features):
-    """Its weights came without a card, and the recipe lay beside them."""
-    weights = {n: v.contiguous() for n, v in on_features.module.state_dict().items()}
-    folder = finished(tmp_path, save({**weights, "head.bias": torch.zeros(10)}))
-    with pytest.raises(InvalidInput, match="model="):
-        sfumato.load(folder)
-    recipe = {name: value for name, value in on_features.card.settings["recipe"].items() if name != "bias"}
-    RunFolder(folder).write_json("recipe.json", recipe)
-    expected = sfumato.load(finished(tmp_path / "now", on_features.to_bytes())).predict_proba(IMAGES)
-    assert np.array_equal(sfumato.load(folder).predict_proba(IMAGES), expected)
-
-
 def test_a_module_of_ones_own_is_given_and_left_as_it_is(tmp_path):
     plan = sfumato.TrainingPlan(sample_rate=0.5, expected_batch=20, steps=2, noise_multiplier=1.0)
     rows, model = (torch.zeros(40, 5), torch.zeros(40, dtype=torch.int64)), nn.Linear(5, 3)

@@ -27,15 +27,7 @@ from hypothesis import strategies as st
 from sfumato.errors import DataError
 from sfumato.query import QueryRefused, Table, policy_from_dict, sanitizing
 from sfumato.query.engines import Engine
-from sfumato.query.expressions.base import (
-    CONDITION,
-    NUMBER,
-    Expression,
-    Range,
-    check_values,
-    columns_of,
-    translated,
-)
+from sfumato.query.expressions import CONDITION, NUMBER, Expression, Range, check_values, columns_of, translated
 from sfumato.query.names import Names
 from sfumato.query.reading import parsed
 

@@ -26,9 +26,9 @@ from sfumato.query import Policy, QueryRefused, Table, bounding, choosing, parse
 from sfumato.query import table as table_module
 from sfumato.query.aggregates import measures_for
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.joined_rows import early_sums
 from sfumato.query.measures import Counted, Measure
 from sfumato.query.plan import public_keys, scope, touched_unit
+from sfumato.query.rows import early_sums
 
 PEOPLE = ["p1", "p2", "p|3", "ü"]
 CITIES = ["Delft", "東京", "O'Hara"]

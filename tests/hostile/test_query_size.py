@@ -18,7 +18,7 @@ from sfumato.accounting import Budget
 from sfumato.policy import Unit
 from sfumato.query import Column, Policy, QueryRefused, Table, parse_query
 from sfumato.query.aggregates import FUNCTIONS
-from sfumato.query.expressions.base import MOST_NESTED
+from sfumato.query.expressions import MOST_NESTED
 from sfumato.query.reading import MOST_AGGREGATES, MOST_BRACKETS
 from sfumato.query.release import add_noise
 from sfumato.randomness import SecretStream

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidInput
-from sfumato.training import ownership
+from sfumato.training import data, distributed
 
 KEY = bytes(32)
 
@@ -365,8 +365,8 @@ def test_a_rank_that_fails_stops_all_of_them_and_its_step_is_never_released(foun
 
 
 def owner_by_row(values, ranks):
-    digests = ownership._stacked([ownership._digest(bytes([value]), KEY) for value in values])
-    return ownership._owners(digests, ranks)
+    digests = data._stacked([data.keyed(bytes([value]), KEY) for value in values])
+    return distributed._owners(digests, ranks)
 
 
 @given(values=st.lists(st.integers(0, 5), min_size=1, max_size=30), ranks=st.integers(1, 5), data=st.data())
@@ -390,21 +390,17 @@ def test_the_order_of_rows_moves_nobody(values, ranks, data):
 
 def test_another_key_deals_anew():
     names = np.arange(200)
-    one, other = (
-        ownership._owners(ownership.name_digests(names, key), 2) for key in (KEY, bytes(31) + b"\x01")
-    )
+    one, other = (distributed._owners(data.name_digests(names, key), 2) for key in (KEY, bytes(31) + b"\x01"))
     assert 60 < (one != other).sum() < 140  # 100 ± 7: false alarms below 1e-7
     assert 60 < one.sum() < 140
 
 
 def test_ids_of_another_kind_are_other_ids():
-    assert not np.array_equal(
-        ownership.name_digests(np.array([1]), KEY), ownership.name_digests(np.array(["1"]), KEY)
-    )
+    assert not np.array_equal(data.name_digests(np.array([1]), KEY), data.name_digests(np.array(["1"]), KEY))
 
 
 def test_rows_of_an_empty_rank():
     empty = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
-    assert ownership._row_digests(empty, KEY).shape == (0, ownership.DIGEST)
+    assert data.row_digests(empty, KEY).shape == (0, data.DIGEST)
     with pytest.raises(InvalidInput, match="share no unit"):
-        ownership._require_disjoint([np.zeros((1, 16), np.uint8)] * 2)
+        distributed._require_disjoint([np.zeros((1, 16), np.uint8)] * 2)

@@ -18,10 +18,10 @@ from torch import nn
 
 import sfumato
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
+from sfumato.caveats import Code
 from sfumato.errors import LedgerError, RelationMismatch
 from sfumato.learn.table import PrivateRegressor
 from sfumato.mechanisms import DiscreteLaplace
-from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
 X = np.linspace(-3, 3, 120)[:, None] * np.array([1.0, -2.0])
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -89,13 +89,13 @@ def test_every_fit_and_score_of_a_search_is_paid_and_says_how_rows_came(ledger):
     assert len(charges(ledger)) == 2 * 2 + 1
     model = search.best_estimator_[-1]
     assert model.private_
-    assert ITEMS_BY_OWN_CODE in model.result_.certificate.caveats
+    assert Code.ITEMS_BY_OWN_CODE() in model.result_.certificate.caveats
     scorer(search.best_estimator_, X, Y)
-    assert ITEMS_BY_OWN_CODE in scorer.certificate_.caveats
+    assert Code.ITEMS_BY_OWN_CODE() in scorer.certificate_.caveats
 
 
 def test_a_regressor_says_how_rows_came():
-    assert ITEMS_BY_OWN_CODE in regressor().fit(X, X[:, 0]).result_.certificate.caveats
+    assert Code.ITEMS_BY_OWN_CODE() in regressor().fit(X, X[:, 0]).result_.certificate.caveats
 
 
 def test_no_room_for_a_trial_is_no_score(tmp_path):

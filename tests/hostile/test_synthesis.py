@@ -12,10 +12,10 @@ from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import NoisyMax
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import EngineMarginals, PaidTable, SynthesisPlan, Synthesizer, cell_columns
-from sfumato.synthesis.merging import Buckets
+from sfumato.synthesis.cells import Buckets
 
 PLAN = SynthesisPlan(columns=2, picks=(1,), single_sigma=9.0, joint_sigma=9.0, choice_scale=9.0, rows=1)
 APART = {name: Buckets(np.arange(2), np.eye(2), name) for name in "ab"}

@@ -20,7 +20,7 @@ from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import (

@@ -13,7 +13,7 @@ from sfumato.accounting import Budget
 from sfumato.cli.app import app
 from sfumato.errors import DataError, InvalidInput
 from sfumato.learn.table import TableTraining
-from sfumato.learn.table.reading import Source, public_rows
+from sfumato.learn.table.encoding import Source, public_rows
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy, Unit
 from sfumato.randomness import SecretStream
@@ -64,7 +64,7 @@ class Exact(SecretStream):
 
 def sums(frame: pd.DataFrame, rules: Policy) -> list[np.ndarray]:
     """The first two releases, noise taken off: counts, and the gradients of the first step."""
-    from sfumato.learn.table import linear, run
+    from sfumato.learn.table import additive, run
 
     found = []
 
@@ -74,7 +74,7 @@ def sums(frame: pd.DataFrame, rules: Policy) -> list[np.ndarray]:
 
     ready = TableTraining.prepare(rules, target="ill", epsilon=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "release", heard)
+        patch.setattr(additive, "release", heard)
         run.TableTraining.train(ready, data=frame)
     return found[:2]
 

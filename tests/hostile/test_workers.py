@@ -14,8 +14,7 @@ from sfumato import PrivateTrainer, TrainingPlan
 from sfumato.errors import InvalidInput
 from sfumato.randomness import numpy_state
 from sfumato.training import cross_entropy
-from sfumato.training.batches import TrainingData
-from sfumato.training.sources import Items, source_of
+from sfumato.training.data import Items, TrainingData, source_of
 
 ROWS, SECRET = 70, 31337
 EXAMPLE = (torch.zeros(3), 0)
@@ -65,10 +64,10 @@ def ending(row):
 @pytest.mark.parametrize("hook", [raising, ending])
 def test_a_row_that_raises_or_ends_its_worker_is_left_out_by_itself(hook, capfd):
     data = TrainingData(DataLoader(Numbers(hook), num_workers=2), example=EXAMPLE)
-    fetched = data.fetch(np.arange(ROWS))
+    fetched = data.ask(np.arange(ROWS))()
     assert sorted(set(range(ROWS)) - set(fetched.numbers.tolist())) == [3, 40]
     assert torch.equal(fetched.inputs[:, 0], torch.from_numpy(fetched.numbers).float())
-    again = data.fetch(np.arange(ROWS))  # nobody asks for them any more
+    again = data.ask(np.arange(ROWS))()  # nobody asks for them any more
     assert len(again.numbers) == ROWS - 2
     assert str(SECRET) not in "".join(capfd.readouterr())
 
@@ -133,7 +132,7 @@ def test_the_next_step_is_read_while_one_is_taken():
     batches = trainer.batches(DataLoader(Numbers(), num_workers=2), example=EXAMPLE)
     seen = []
     for batch in batches:
-        seen.append(trainer._draws.find(batch, batch.step).read_already)
+        seen.append(bool(trainer._draws.find(batch, batch.step)._asked))
         trainer.step(batch, cross_entropy)
     assert seen == [False, False, True, True]  # chunks are chosen in the first step
     assert trainer.steps_done == 4

@@ -40,7 +40,7 @@ from sfumato.mechanisms import (
 from sfumato.mechanisms.gaussian import DISCRETENESS
 from sfumato.mechanisms.noisy_max import NOISES
 from sfumato.query.apart import _Through
-from sfumato.query.pricing import WholeGaussian, WholeLaplace
+from sfumato.query.noise import WholeGaussian, WholeLaplace
 from sfumato.randomness import Sampler, SecretStream
 
 DRAWS = 20_000

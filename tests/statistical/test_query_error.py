@@ -19,7 +19,8 @@ from sfumato.accounting import gaussian_noise_multiplier
 from sfumato.query import Policy, Table, parse_query, policy_from_dict, pricing
 from sfumato.query.aggregates import estimate
 from sfumato.query.measures import Cells
-from sfumato.query.pricing import KeySelection, Spending, WholeGaussian, WholeLaplace
+from sfumato.query.noise import WholeGaussian, WholeLaplace
+from sfumato.query.pricing import KeySelection, Spending
 from sfumato.query.release import NoisyEstimate, add_noise
 from sfumato.query.shaping import by_group, cells_by_group
 from sfumato.randomness import SecretStream, public_generator
@@ -59,7 +60,7 @@ def worlds(data: pd.DataFrame, sql: str, count: int = WORLDS, noise: str = "lapl
     exact = {name: np.repeat(value, count) for name, value in by_group(found.sums, groups, []).items()}
     counted = [cells_by_group(rows, groups, [], tree.cells) for tree, rows in found.cells]
     cells = [np.repeat(item, count, axis=0) for item in counted]
-    noisy = add_noise(table.price(plan, epsilon=EPSILON, noise=noise), exact, cells, SecretStream())
+    noisy = add_noise(table.plan(plan, epsilon=EPSILON, noise=noise).price, exact, cells, SecretStream())
     return [estimate(aggregate, noisy) for aggregate in plan.aggregates]
 
 

@@ -11,8 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PAGES = Path(__file__).parents[2] / "docs" / "reference" / "python"
-PACKAGES = sorted(page.stem for page in PAGES.glob("*.md"))
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
+PACKAGES = [
+    name.removeprefix("sfumato.")
+    for name in re.findall(r"^::: (\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 # Classes whose methods are documented as functions are: what users call directly.
 WITH_METHODS = {
@@ -83,6 +86,13 @@ def sections(text: str) -> dict[str, dict[str, str]]:
     return {title: dict(ITEM.findall(body)) or {"": body.strip()} for title, body in found}
 
 
+TERMS = {
+    found: sections(import_module(f"sfumato.{name.partition('.')[0]}").__doc__ or "").get("Terms", {})
+    for name, found in NAMES.items()
+    if not name.startswith("sfumato.") and inspect.isfunction(found)
+}
+
+
 def parameters(found: Any) -> list[str]:
     return [
         name for name in inspect.signature(found).parameters if name not in ("self", "cls") and name[0] != "_"
@@ -92,11 +102,12 @@ def parameters(found: Any) -> list[str]:
 def undescribed(found: Any) -> list[str]:
     """What a reader of the docstring would have to guess.
 
-    A class describes the words that several of its methods take once, among its fields or under `Terms`. A
-    first line that begins with `Return` says what is returned.
+    A class describes the words that several of its methods take once, among its fields or under `Terms`; a
+    package those of its functions. A first line that begins with `Return` says what is returned.
     """
     parts = sections(found.__doc__)
     of_class = sections(CLASS_OF[found].__doc__) if found in CLASS_OF else {}
+    of_class = of_class | {"Terms": of_class.get("Terms", {}) | TERMS.get(found, {})}
     described = [
         name
         for part in (parts, of_class)

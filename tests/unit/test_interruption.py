@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_what_ignores_it_goes_on_ignoring_it():
 
 
 def test_an_engines_error_is_not_taken_for_one_of_the_query(monkeypatch):
-    monkeypatch.setitem(engines._BATCHES, "duckdb", translate)
+    monkeypatch.setitem(engines.DIALECTS, "duckdb", replace(engines.DIALECTS["duckdb"], batches=translate))
     engine = Engine("duckdb", None, None)
     raised: list[type[BaseException]] = []
 
@@ -112,7 +113,7 @@ def test_nothing_is_charged_after_it(tmp_path):
 # In a process of its own: an engine that is interrupted, and what the interpreter takes down at its end
 
 PROGRAM = """
-import atexit, os, signal, sys, time
+import atexit, dataclasses, os, signal, sys, time
 from sfumato import __main__ as program
 from sfumato.query import engines
 
@@ -130,7 +131,7 @@ def run(connection, text):
     except KeyboardInterrupt:
         raise RuntimeError("Query interrupted")
 
-engines._BATCHES["duckdb"] = run
+engines.DIALECTS["duckdb"] = dataclasses.replace(engines.DIALECTS["duckdb"], batches=run)
 sys.argv = ["sfumato", *sys.argv[1:]]
 program.program()
 """

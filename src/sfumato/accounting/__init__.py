@@ -1,8 +1,20 @@
 """Events → ε and δ → calibration; dp-accounting does the mathematics.
 
-An event says what was done; accounting says what it costs. Privacy loss distributions (PLD) price a plan fixed
-in advance, exactly; Rényi divergences (RDP) are the cross-check, and what the filter for adaptive spending
-counts in.
+An event states a release; accounting computes its cost. Privacy loss distributions (PLD) price a plan fixed
+in advance, exactly; Rényi divergences (RDP) are the cross-check, and the unit of the filter for adaptive
+spending.
+
+Terms:
+    event: The release.
+    delta: The δ of the guarantee, at least 1e-10, or 0 for pure ε.
+    epsilon: The ε of the guarantee.
+    relation: The neighbouring relation.
+    budget: The ε, δ and relation that the event must keep to.
+    orders: The Rényi orders α, each above 1.
+    people: How many people there are, as far as that is public.
+    guess: A value of the right order of magnitude, from which the search starts.
+    mean_trials: The mean of the secret number of trials, above 1.
+    false_positive_rate: How often the attacker names a person who is not in the data, between 0 and 1.
 
 >>> plan = repeat(poisson_sampled(0.01, GaussianEvent(noise_multiplier=1.0)), 1000)
 >>> epsilon(plan, delta=1e-5) < rdp_epsilon(plan, delta=1e-5)

@@ -19,18 +19,13 @@ _LEAP = 16.0
 
 
 def calibrate(make_event: Callable[[float], DpEvent], budget: Budget, *, guess: float = 1.0) -> float:
-    """The value at which `make_event(value)` just fits `budget`.
+    """Return the value at which `make_event(value)` just fits `budget`.
 
     Works for a value that makes the event cheaper as it grows (noise) and for one that makes it dearer (a
     rate). The event's ε never exceeds the budget's, and is within 0.1% of it.
 
     Args:
         make_event: Gives the event for a value, such as a noise multiplier.
-        budget: The ε, δ and relation that the event must keep to.
-        guess: A value of the right order of magnitude, from which the search starts.
-
-    Returns:
-        The value; its event is within the budget.
 
     Raises:
         InvalidInput: If no value fits.

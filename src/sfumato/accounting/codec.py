@@ -83,13 +83,7 @@ _NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
 
 
 def event_to_json(event: DpEvent) -> dict[str, Any]:
-    """A plain dictionary that `event_from_json` turns back into an equal event.
-
-    Args:
-        event: Any event of `sfumato.accounting`.
-
-    Returns:
-        The dictionary, for `json.dumps`.
+    """Return a plain dictionary that `event_from_json` turns back into an equal event.
 
     Raises:
         InvalidInput: If the event is of a kind that is not known here.
@@ -101,15 +95,12 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
 
 
 def event_from_json(data: Any) -> DpEvent:
-    """The event that a dictionary describes; anything that is not of its field's type is refused.
+    """Return the event that a dictionary describes; anything that is not of its field's type is refused.
 
     The parameters' ranges are checked, too, so that an event that was read can be priced.
 
     Args:
-        data: What `event_to_json` gave.
-
-    Returns:
-        The event.
+        data: A dictionary of `event_to_json`.
 
     Raises:
         InvalidInput: If a field is missing, of another type or out of its range.
@@ -172,9 +163,6 @@ MOST_WORK = 2.0**20
 
 def check_affordable(event: DpEvent) -> None:
     """Raise InvalidInput for an event whose price would take minutes, or more memory than there is.
-
-    Args:
-        event: What is to be priced.
 
     Raises:
         InvalidInput: If it has too many releases or parts.

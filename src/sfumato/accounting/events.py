@@ -1,7 +1,7 @@
 """Releases as frozen values: dp-accounting's events, and five that it lacks; neighbouring relations, budgets.
 
 Every noise multiplier is noise / sensitivity *under the relation in force*: under replace-one the sensitivity
-of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that. A sum that is sampled needs
+of a sum of vectors of norm ≤ C is 2C, and the maker of the event divides by that. A sum that is sampled needs
 more than its sensitivity to be priced under replace-one: see `ClippedGaussianEvent`.
 """
 
@@ -75,7 +75,7 @@ RepeatAndSelectEvent = dp_event.RepeatAndSelectDpEvent
 
 
 class Relation(StrEnum):
-    """Which data sets are neighbours: what privacy hides the difference of.
+    """The pairs of data sets whose difference privacy hides.
 
     ADD_REMOVE: one unit is in one data set and not in the other. REPLACE_ONE: one unit has other values; the
     number of units is public. ZERO_OUT: one unit's values are blanked; the number of units is public.
@@ -222,15 +222,15 @@ class ClippedGaussianEvent(GaussianEvent):
     *The worst pair* for vectors of norm ≤ C is (1−q)N(0, σ²) + qN(±C, σ²). *Proof.* Given the other units'
     draws, the laws are P = (1−q)N(0) + qN(u) and Q = (1−q)N(0) + qN(v), ‖u‖, ‖v‖ ≤ C. At a level α ≥ 1 their
     hockey-stick divergence is q·max (N(u) − αN(v) − βN(0))(S) over sets, β = (α−1)(1−q)/q; the best S is where
-    α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: whoever adds a w with ⟨w, u⟩ ≥ 0 and ⟨w, v−u⟩ ≤ 0 to a
-    point of S stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
+    α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: a point of S plus a w with ⟨w, u⟩ ≥ 0 and
+    ⟨w, v−u⟩ ≤ 0 stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
     such: turning v away from u, at its length, never lowers the divergence, until v = −κu. (Where u = 0 or v
     lies along u there is nothing to turn: move it a little first, in a further dimension if need be, as the
     divergence is continuous.) On that line S is a ray, x ≥ t along u; more of v against u, and more of u, each
     raise the divergence up to C. For α < 1 exchange P and Q, as the pair is symmetric. Such pairs compose,
     however adaptively the releases are chosen (Zhu, Dong, Wang 2022, theorem 10). The pair is that of Lebeda,
     Regehr, Kamath, Steinke 2024 ("Avoiding pitfalls for privacy accounting of subsampled mechanisms under
-    composition"); what sampling does to δ is in Balle, Barthe, Gaboardi 2018.
+    composition"); the effect of sampling on δ is in Balle, Barthe, Gaboardi 2018.
 
     Attributes:
         noise_multiplier: Noise / C; under replace-one noise / 2C.
@@ -265,13 +265,7 @@ class ExponentialMechanismEvent(DpEvent):
 
 
 def pure(epsilon: float) -> DpEvent:
-    """An ε-DP release of which nothing more is known.
-
-    Args:
-        epsilon: The ε of the release.
-
-    Returns:
-        The event.
+    """Return an ε-DP release of which nothing more is known.
 
     >>> from sfumato.accounting import epsilon
     >>> round(epsilon(pure(0.3), 0), 4)
@@ -281,14 +275,10 @@ def pure(epsilon: float) -> DpEvent:
 
 
 def repeat(event: DpEvent, count: int) -> DpEvent:
-    """The same thing done `count` times.
+    """Return the same thing done `count` times.
 
     Args:
-        event: What is done once.
         count: How often, 0 or more.
-
-    Returns:
-        One event for all of them.
 
     >>> repeat(GaussianEvent(2.0), 0)
     NoOpDpEvent()
@@ -300,13 +290,10 @@ def repeat(event: DpEvent, count: int) -> DpEvent:
 
 
 def compose(*events: DpEvent) -> DpEvent:
-    """One event for several releases from the same data.
+    """Return one event for several releases from the same data.
 
     Args:
         events: The releases, in any order.
-
-    Returns:
-        Their composition.
 
     >>> from sfumato.accounting import epsilon
     >>> round(epsilon(compose(LaplaceEvent(2.0), LaplaceEvent(2.0)), 0), 4)
@@ -323,7 +310,6 @@ def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
 
     Args:
         sample_rate: The probability, in (0, 1].
-        event: What is released from the subset.
 
     Returns:
         The event with its amplification by sampling.
@@ -339,7 +325,7 @@ def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
 
 
 def atoms(event: DpEvent, count: int = 1) -> Iterable[tuple[DpEvent, int]]:
-    """The releases inside `event`, each with how often it happens; parameters are checked on the way."""
+    """Return the releases inside `event`, each with how often it happens; parameters are checked on the way."""
     if isinstance(event, RepeatedEvent):
         yield from atoms(event.event, count * _validate.integer("count", event.count))
     elif isinstance(event, ComposedEvent):
@@ -359,7 +345,7 @@ def merged(event: DpEvent) -> dict[DpEvent, int]:
 
 
 def hashable(event: DpEvent) -> DpEvent:
-    """The same event with tuples for lists, at every depth, so that it can be a key."""
+    """Return the same event with tuples for lists, at every depth, so that it can be a key."""
     changed: dict[str, Any] = {}
     for field in attr.fields(type(event)):
         value = getattr(event, field.name)
@@ -398,7 +384,7 @@ def with_norm_bound(event: DpEvent) -> DpEvent:
 
 
 def gives_everything(event: DpEvent) -> bool:
-    """Whether the release has no noise at all, so that no ε holds."""
+    """Return whether the release has no noise at all, so that no ε holds."""
     inner = event.event if isinstance(event, PoissonSampledEvent) else event
     if isinstance(inner, NonPrivateEvent):
         return True
@@ -499,17 +485,13 @@ def _known() -> list[str]:
 
 
 def for_group(event: DpEvent, size: int) -> DpEvent:
-    """The event as a group of `size` people together experiences it.
+    """Return the event as a group of `size` people together experiences it.
 
     Gaussian, Laplace: `size` times the sensitivity. Poisson-sampled Gaussian: each member is in the batch on
     their own, so the shift is binomial (Ganesh 2024, Thm 3.1). Randomised response: one report each.
 
     Args:
-        event: What one person experiences.
         size: How many people the group has.
-
-    Returns:
-        The event to price.
 
     Raises:
         InvalidInput: If there is no bound for groups of such an event.

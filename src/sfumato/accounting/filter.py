@@ -21,7 +21,7 @@ _APPROXIMATE_SHARE = 0.1  # of δ, for charges of which only (ε, δ) is known
 
 @dataclass(frozen=True)
 class Spending:
-    """What the charges so far add up to, in the units the filter counts in."""
+    """The sum of the charges so far, in the units of the filter."""
 
     divergences: tuple[float, ...]
     failure: float
@@ -83,7 +83,7 @@ class PrivacyFilter:
         return Spending((0.0,) * (len(self.orders) + 1), 0.0)
 
     def spending(self, event: DpEvent) -> Spending:
-        """What `event` counts, the pure ε last; an ApproximateEvent is split into its ε and its δ."""
+        """Return the figures of `event`, the pure ε last; an ApproximateEvent is split into its ε and its δ."""
         relation = self.budget.relation
         if not self.orders:
             return Spending((epsilon(event, 0.0, relation=relation),), 0.0)
@@ -95,15 +95,15 @@ class PrivacyFilter:
         return Spending((*divergences, epsilon(known, 0.0, relation=relation)), failure)
 
     def _of_pure(self, value: float) -> Spending:
-        """What `spending(pure(value))` gives, without a look at what the event may be."""
+        """Return `spending(pure(value))`, without the checks of an event."""
         return Spending((*pure_divergences(value, np.array(self.orders)).tolist(), value), 0.0)
 
     def _of_gaussian(self, precision: float) -> Spending:
-        """What a Gaussian release of noise 1/√precision counts, α/2σ² at each order (Mironov 2017, Prop. 7)."""
+        """Return the figures of a Gaussian release of noise σ = 1/√precision: α/2σ² (Mironov 2017, Prop. 7)."""
         return Spending((*(order * precision / 2 for order in self.orders), math.inf), 0.0)
 
     def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:
-        """Whether all of it keeps to ε and to the share of δ; `slack` is relative, as sums of ε round."""
+        """Return whether all of it keeps to ε and the share of δ; `slack` is relative, as sums of ε round."""
         if spending.failure > self._failure * (1 + slack):
             return False
         return self.epsilon(spending) <= self.limit * (1 + slack)
@@ -117,7 +117,7 @@ class PrivacyFilter:
         return max(0.0, min(float(np.min(by_order)), pure_epsilon))
 
     def largest_pure_charge(self, spending: Spending, *, at_most: float = math.inf) -> float:
-        """The largest ε of a pure charge, up to `at_most`, that would still fit."""
+        """Return the largest ε of a pure charge, up to `at_most`, that would still fit."""
         if not self.fits(spending):
             return 0.0
 
@@ -137,7 +137,7 @@ class PrivacyFilter:
         return min(low, at_most)
 
     def least_gaussian_noise(self, spending: Spending) -> float:
-        """The least noise multiplier of a Gaussian charge that would still fit; infinite where none does."""
+        """Return the least noise multiplier of a Gaussian charge that would fit; infinite where none does."""
 
         def accepts(precision: float) -> bool:
             return self.fits(spending + self._of_gaussian(precision))

@@ -77,13 +77,6 @@ def epsilon_of(sigma: float, delta: float) -> float:
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """Return the smallest σ/Δ at which one Gaussian release is (ε, δ)-DP (Balle & Wang 2018, theorem 8).
 
-    Args:
-        epsilon: The ε of the release, above 0.
-        delta: Its δ, between 0 and 1.
-
-    Returns:
-        σ divided by the sensitivity Δ.
-
     >>> round(gaussian_noise_multiplier(1, 1e-5), 6)
     3.730632
     """

@@ -43,7 +43,7 @@ _MOST_STEPS, _CLOSE = 60, 1e-12  # of Newton's method
 
 
 def composed(parts: dict[DpEvent, int], relation: Relation, interval: float) -> LossDistribution:
-    """The loss of all releases of a plan, each as often as `parts` says, on a grid of this interval."""
+    """Return the loss of all releases of a plan, each as often as `parts` says, on a grid of this interval."""
     alike = [_composed_atom(part, count, relation, interval) for part, count in parts.items()]
     return reduce(lambda one, other: one.compose(other), alike)
 
@@ -66,7 +66,7 @@ def _dense(losses: LossDistribution) -> LossDistribution:
 
 @singledispatch
 def loss_distribution(event: DpEvent, relation: Relation, interval: float) -> LossDistribution:
-    """The privacy loss distribution of one release."""
+    """Return the privacy loss distribution of one release."""
     raise NotPrivate(f"no privacy loss distribution is known for {type(event).__name__}; ask for its RDP")
 
 
@@ -122,7 +122,7 @@ def _connected(
 
 
 class _Mixture:
-    """Gaussians of deviation σ, moved by `shifts` with these chances, and with what is left of 1 not at all."""
+    """Gaussians of deviation σ, moved by `shifts` with these chances, and with the rest of 1 not at all."""
 
     def __init__(self, sigma: float, shifts: Sequence[float], chances: Sequence[float]) -> None:
         self._variance = sigma**2
@@ -131,11 +131,11 @@ class _Mixture:
         self._constants = np.log(chances) - self._shifts**2 / (2 * self._variance)
 
     def where(self, levels: Levels) -> Levels:
-        """The point x at which the mixture is e^level times as dense as noise alone; NaN where it nowhere is.
+        """Return the point x at which the mixture is e^level times as dense as noise alone, or NaN.
 
-        Without what is not moved, that is Σ pᵢ·e^{sᵢx/σ² − sᵢ²/2σ²} = e^level − (1 − q). The sum's logarithm is
-        convex in x and above each of its terms, so that Newton's steps from where the first of them is as large
-        come down to the point and never beyond.
+        Without the part that is not moved, that is Σ pᵢ·e^{sᵢx/σ² − sᵢ²/2σ²} = e^level − (1 − q). The sum's
+        logarithm is convex in x and above each of its terms, so that Newton's steps from where the first
+        of them is as large come down to the point and never beyond.
         """
         wanted = self._moved(levels)
         found = ((wanted[:, None] - self._constants) / self._shifts).min(axis=1)
@@ -217,7 +217,7 @@ def _(event: PoissonSampledEvent, relation: Relation, interval: float) -> LossDi
     check_norm_bound(event, relation)
     if isinstance(inner, ClippedGaussianEvent) and relation is Relation.REPLACE_ONE:
         # The old and the new vector, each of half the sensitivity, point in opposite ways; dp-accounting
-        # doubles what it is handed.
+        # doubles the sensitivity that it is handed.
         return distributions.from_gaussian_mechanism(
             inner.noise_multiplier,
             sensitivity=0.5,

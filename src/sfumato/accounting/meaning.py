@@ -1,4 +1,4 @@
-"""What an ε means, in terms of what an attacker could do."""
+"""The meaning of an ε, by the success of the best attacker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sfumato.errors import LittleProtection
 
 LARGEST_EPSILON = 10.0
 """Beyond it the promise itself says little: an attacker who accuses 1 in 100 of the others may find all but
-1 in 22,000 of the members. What is known of one mechanism can be better than that: Gaussian noise of ε = 10
+1 in 22,000 of the members. Of a single mechanism more may be known: Gaussian noise of ε = 10
 at δ = 1e-5 lets the attacker find less than half."""
 
 LARGEST_DELTA = 1e-3
@@ -25,15 +25,7 @@ _BELOW = "choose delta well below 1 / number of people"
 
 
 def protection_warning(epsilon: float | None, delta: float, people: float | None = None) -> Caveat | None:
-    """One sentence about an (ε, δ) that promises practically no protection; None where it promises some.
-
-    Args:
-        epsilon: The ε, or None where no accountant could give one.
-        delta: The δ.
-        people: How many there are, as far as that is public; None where nobody said.
-
-    Returns:
-        The sentence, or None.
+    """Return the caveat of an (ε, δ) that promises practically no protection; None where it promises some.
 
     >>> protection_warning(1.0, 1e-5) is None
     True
@@ -71,9 +63,6 @@ def warn_of_little_protection(what: str, epsilon: float, delta: float, *, people
 
     Args:
         what: The subject of the sentence, such as "this training".
-        epsilon: The ε.
-        delta: The δ.
-        people: How many there are, wherever that was declared; None where nobody said.
 
     >>> warn_of_little_protection("this training", 1.0, 1e-5)  # ε = 1 protects: no warning
     """
@@ -85,18 +74,10 @@ def warn_of_little_protection(what: str, epsilon: float, delta: float, *, people
 def attacker_true_positive_rate(
     event: DpEvent, *, false_positive_rate: float = 0.01, relation: Relation = Relation.ADD_REMOVE
 ) -> float:
-    """The most true positives any attacker can have at a given rate of false positives.
+    """Return the most true positives any attacker can have at a given rate of false positives.
 
     min over ε of e^ε·FPR + δ(ε) (Wasserman & Zhou 2010; Kairouz et al. 2015), and the same bound with the
     hypotheses exchanged.
-
-    Args:
-        event: What is released.
-        false_positive_rate: How often the attacker names somebody who is not in the data, between 0 and 1.
-        relation: Which data sets the attacker has to tell apart.
-
-    Returns:
-        The largest share of members that such an attacker can name.
 
     >>> from sfumato.accounting import LaplaceEvent
     >>> round(attacker_true_positive_rate(LaplaceEvent(1.0), false_positive_rate=0.01), 4)  # e · 1%
@@ -114,18 +95,10 @@ def attacker_true_positive_rate(
 
 
 def largest_true_positive_rate(epsilon: float, delta: float, *, false_positive_rate: float = 0.01) -> float:
-    """The most true positives any attacker can have on whatever keeps to (ε, δ).
+    """Return the most true positives any attacker can have against a release that keeps to (ε, δ).
 
-    The bound of `attacker_true_positive_rate` where the two figures are all that is known, as of a budget: what
+    The bound of `attacker_true_positive_rate` where the two figures are all that is known, as of a budget: the
     will be charged to it is not known yet.
-
-    Args:
-        epsilon: The ε.
-        delta: The δ.
-        false_positive_rate: How often the attacker names somebody who is not in the data, between 0 and 1.
-
-    Returns:
-        The largest share of members that such an attacker can name.
 
     >>> round(largest_true_positive_rate(1.0, 0.0), 4), round(largest_true_positive_rate(49.0, 1e-5), 4)
     (0.0272, 1.0)
@@ -137,14 +110,10 @@ def largest_true_positive_rate(epsilon: float, delta: float, *, false_positive_r
 
 
 def in_words(true_positive_rate: float, relation: Relation = Relation.ADD_REMOVE) -> str:
-    """The attacker's rate at 1% false positives, in one sentence for a reader who is no expert.
+    """Return the attacker's rate at 1% false positives, in one sentence for a reader who is no expert.
 
     Args:
-        true_positive_rate: What `attacker_true_positive_rate` gave at 1% false positives.
-        relation: The relation it was computed for.
-
-    Returns:
-        The sentence.
+        true_positive_rate: The result of `attacker_true_positive_rate` at 1% false positives.
 
     >>> "1" in in_words(0.0272)
     True

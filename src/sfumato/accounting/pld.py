@@ -50,18 +50,12 @@ _LOST_MASS = (
 def epsilon(
     event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_REMOVE, precision: float = 1e-5
 ) -> float:
-    """The smallest ε at which `event`, fixed in advance, is (ε, δ)-DP; never too small.
+    """Return the smallest ε at which `event`, fixed in advance, is (ε, δ)-DP or infinity; never too small.
 
     A sequence of Gaussians is priced in closed form (Balle & Wang 2018); everything else by PLD.
 
     Args:
-        event: What is released.
-        delta: At least 1e-10, or 0 for what is purely ε-DP.
-        relation: Which data sets are neighbours.
         precision: By how much, relatively, the numerical composition may err upward.
-
-    Returns:
-        ε; infinite where no ε holds at this δ.
 
     Raises:
         InvalidInput: If δ is too small for a numerical composition.
@@ -97,15 +91,7 @@ def epsilon(
 
 
 def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
-    """The smallest δ at which `event`, fixed in advance, is (ε, δ)-DP; never too small.
-
-    Args:
-        event: What is released.
-        epsilon: The ε at which δ is wanted.
-        relation: Which data sets are neighbours.
-
-    Returns:
-        δ, from 0 to 1.
+    """Return the smallest δ at which `event`, fixed in advance, is (ε, δ)-DP; never too small.
 
     >>> round(delta(GaussianEvent(noise_multiplier=10), 0.1), 9)
     0.008751768
@@ -136,7 +122,7 @@ def deltas(event: DpEvent, epsilons: Sequence[float], *, relation: Relation = Re
 
 
 def _as_one_gaussian(parts: dict[DpEvent, int]) -> float | None:
-    """The noise multiplier of the single Gaussian that all of `parts` amount to, if they are Gaussians."""
+    """Return the noise multiplier of the one Gaussian that `parts` amount to, if all are Gaussians."""
     precision = 0.0
     for part, count in parts.items():
         if not isinstance(part, GaussianEvent):
@@ -149,7 +135,7 @@ def _interval(parts: dict[DpEvent, int], epsilon: float, precision: float, relat
     """How finely losses are told apart. A coarser grid only errs upward.
 
     For a large ε the error grows as releases × interval²; for a small one it is relative, a tenth of
-    (interval / standard deviation of one loss)². Whatever is asked, there are at most `_GRID` points. Rounded
+    (interval / standard deviation of one loss)². There are always at most `_GRID` points. Rounded
     down to 1, 2 or 5 times a power of ten, so that near-by questions share their distributions.
     """
     releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent)) or 1
@@ -191,7 +177,7 @@ def _only_rdp(part: DpEvent) -> bool:
 
 
 def _reach(parts: dict[DpEvent, int], relation: Relation) -> float:
-    """A loss that is exceeded with negligible probability."""
+    """Return a loss that is exceeded with negligible probability."""
     return math.fsum(_part_reach(part, count, relation) for part, count in parts.items())
 
 
@@ -207,7 +193,7 @@ def _part_reach(part: DpEvent, count: int, relation: Relation) -> float:
 
 @singledispatch
 def pure_epsilon(event: DpEvent, relation: Relation) -> float:
-    """The ε at δ = 0 of one release: infinite for what has Gaussian tails."""
+    """Return the ε at δ = 0 of one release: infinite for Gaussian tails."""
     return math.inf
 
 

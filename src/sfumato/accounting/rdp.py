@@ -1,4 +1,4 @@
-"""Rényi prices: the cross-check of the exact ones, and what the privacy filter counts in (Mironov 2017)."""
+"""Rényi prices: the cross-check of the exact ones, and the unit of the privacy filter (Mironov 2017)."""
 
 from __future__ import annotations
 
@@ -51,15 +51,7 @@ _CLOSE = 1e-3  # to 1, where the logarithm of a moment would lose digits
 def rdp(
     event: DpEvent, orders: Sequence[float] = ORDERS, *, relation: Relation = Relation.ADD_REMOVE
 ) -> Divergences:
-    """The Rényi divergence of `event` at each order.
-
-    Args:
-        event: What is released.
-        orders: The orders α, each above 1.
-        relation: Which data sets are neighbours.
-
-    Returns:
-        One divergence for each order; infinite where there is no bound.
+    """Return the Rényi divergence of `event` at each order.
 
     >>> rdp(GaussianEvent(noise_multiplier=2.0), [2, 8]).tolist()  # α / 2σ²
     [0.25, 1.0]
@@ -71,15 +63,7 @@ def rdp(
 
 
 def rdp_epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
-    """The ε of `event` at δ by the best order of a grid: an upper bound, for a plan fixed in advance.
-
-    Args:
-        event: What is released.
-        delta: The δ at which ε is wanted, above 0.
-        relation: Which data sets are neighbours.
-
-    Returns:
-        ε, never below that of `epsilon`.
+    """Return the ε of `event` at δ by the best order of a grid: an upper bound, for a plan fixed in advance.
 
     >>> round(rdp_epsilon(GaussianEvent(noise_multiplier=4.530877), 1e-6), 3)
     1.0
@@ -95,15 +79,7 @@ def rdp_epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.A
 
 
 def rdp_delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
-    """The δ of `event` at ε by the best order of a grid: the inverse of `rdp_epsilon`.
-
-    Args:
-        event: What is released.
-        epsilon: The ε at which δ is wanted.
-        relation: Which data sets are neighbours.
-
-    Returns:
-        δ, at most 1: an upper bound, and 1 where no order has one.
+    """Return the δ of `event` at ε by the best order of a grid: the inverse of `rdp_epsilon`.
 
     Raises:
         NotPrivate: If no Rényi price is known for the event.
@@ -177,7 +153,7 @@ def _(event: GaussianSharesEvent, orders: Divergences, relation: Relation) -> Di
 
 
 def _of_shares(event: GaussianSharesEvent, orders: Divergences) -> Divergences:
-    """What it adds that a sum of shares is not a discrete Gaussian, alone or in a mixture with its shift.
+    """Return the part by which a sum of shares is no discrete Gaussian, alone or in a mixture with its shift.
 
     In d coordinates both laws P, Q of a pair of neighbours are within factors e^{±cd} of the ideal ones, c the
     distance: P^α Q^{1−α} is larger by e^{cd(2α−1)} at most, so the divergence by cd·(2α−1)/(α−1).

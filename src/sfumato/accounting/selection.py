@@ -1,4 +1,4 @@
-"""What choosing the best of a random number of trials costs (Papernot & Steinke 2022).
+"""The cost of choosing the best of a random number of trials (Papernot & Steinke 2022).
 
 Running a private training K times and keeping the best leaks more than one run, but not K times as much, if K
 is itself random and never told. With K of a truncated negative binomial distribution of shape η and mean m, a
@@ -9,7 +9,7 @@ trial of Rényi divergence ρ(λ) gives, at every order λ and for any λ̂ (the
 γ the distribution's parameter. Of the shapes, η = 0 is the cheapest at a given mean of five trials or more:
 the logarithmic distribution, P[K = k] = (1 − γ)ᵏ/(k·ln(1/γ)), k ≥ 1, of mean (1/γ − 1)/ln(1/γ).
 
-*Guarantees* hold if the trials are independent, of one price whatever their settings, and if of all trials only
+*Guarantees* hold if the trials are independent, of one price under all settings, and if of all trials only
 the best one's output is told: not how many there were, nor any other's score.
 """
 
@@ -32,14 +32,10 @@ LOGARITHMIC = 0.0
 
 
 def best_of(trial: DpEvent, mean_trials: float) -> DpEvent:
-    """The best of a random number of trials, each of them `trial`; the number has this mean.
+    """Return the best of a random number of trials, each of them `trial`; the number has this mean.
 
     Args:
-        trial: What one trial releases.
-        mean_trials: The mean of the secret number of trials, above 1.
-
-    Returns:
-        One event for all trials and the choice of the best.
+        trial: The release of one trial.
 
     >>> from sfumato.accounting import GaussianEvent
     >>> best_of(GaussianEvent(4.0), 10.0).mean
@@ -71,14 +67,10 @@ def trial_parameter(mean_trials: float) -> float:
 
 
 def draw_trials(mean_trials: float, sampler: Sampler) -> int:
-    """A secret number of trials, K ≥ 1, by inversion of a uniform draw.
+    """Return a secret number of trials, K ≥ 1, by inversion of a uniform draw.
 
     Args:
-        mean_trials: The mean of the number, above 1.
         sampler: The secret stream; the number must not be known.
-
-    Returns:
-        The number of trials to run.
 
     >>> from sfumato.randomness import SecretStream
     >>> draw_trials(5, SecretStream()) >= 1
@@ -97,16 +89,10 @@ def draw_trials(mean_trials: float, sampler: Sampler) -> int:
 def calibrate_selection(
     make_trial: Callable[[float], DpEvent], budget: Budget, *, mean_trials: float, guess: float = 1.0
 ) -> float:
-    """The least noise at which the best of the trials `make_trial(noise)` fits `budget`.
+    """Return the least noise at which the best of the trials `make_trial(noise)` fits `budget`.
 
     Args:
         make_trial: Gives the event of one trial for a noise multiplier.
-        budget: What all trials together may cost.
-        mean_trials: The mean of the secret number of trials.
-        guess: A noise multiplier of the right order of magnitude.
-
-    Returns:
-        The noise multiplier.
 
     >>> from sfumato.accounting import Budget, GaussianEvent
     >>> calibrate_selection(GaussianEvent, Budget(epsilon=3, delta=1e-5), mean_trials=5) > 1

@@ -21,7 +21,6 @@ from sfumato.cli import (
     data,
     desk,
     holders,
-    holders_sums,
     key,
     ledger,
     local,
@@ -48,6 +47,7 @@ from sfumato.errors import (
     SfumatoError,
     TooMuchNoise,
     UnitMismatch,
+    missing_extra,
 )
 
 app = typer.Typer(
@@ -68,7 +68,6 @@ COMMANDS = (
     query,
     synthesize,
     holders,
-    holders_sums,
     desk,
     audit,
     report,
@@ -112,6 +111,11 @@ def main() -> None:
         if stop.code == INTERRUPTED:
             _stop(interruption.in_words(), INTERRUPTED)
         raise
+    except ModuleNotFoundError as error:
+        extra = missing_extra(error)
+        if extra is None:
+            raise
+        _stop(str(extra), FAILED)
     except BrokenPipeError:
         sys.exit(DONE)
     except OSError as error:

@@ -95,7 +95,7 @@ def releases(json: show.Json = False) -> None:
     Example: sfumato audit releases
     """
     from sfumato.audit.runs.releases import RELEASES
-    from sfumato.learn.tuning_attack import searches
+    from sfumato.learn.tuning import searches
     from sfumato.plugins import part
 
     _attack_each({**RELEASES, **part("tracing").RELEASES, "tuning: the best model": searches}, json)

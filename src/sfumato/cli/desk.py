@@ -27,10 +27,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         help="Manage the people of a desk, and check its trail.", callback=_need_extra, no_args_is_help=True
     )
-    users = typer.Typer(
-        help=_USERS,
-        no_args_is_help=True,
-    )
+    users = typer.Typer(help=_USERS, no_args_is_help=True)
     for name, command in (("add", add), ("list", list_), ("password", password), ("close", close)):
         users.command(name)(command)
     group.add_typer(users, name="user")
@@ -57,19 +54,15 @@ def serve(
     """
     _need_extra()
     from sfumato.desk.example import make_example
-    from sfumato.desk.serving import serve as run
+    from sfumato.desk.server import serve as run
 
     made = make_example(config) if example and not config.exists() else []
 
     def ready(found: int) -> None:
         address = f"http://{host}:{found}"
-        if json:
-            show.emit_json({"address": address, "passwords": {one.account.name: one.password for one in made}})
-        else:
-            for one in made:
-                words = f"{one.account.role}: sign in as {one.account.name} with {one.password}"
-                show.console.print(words, markup=False)
-            show.console.print(f"The desk is at {address}. Ctrl-C stops it.")
+        lines = [f"{one.account.role}: sign in as {one.account.name} with {one.password}" for one in made]
+        told = "\n".join([*lines, f"The desk is at {address}. Ctrl-C stops it."])
+        _tell(json, {"address": address, "passwords": {one.account.name: one.password for one in made}}, told)
 
     interruption.offer("jobs go on at no further charge when the desk is up again")
     run(config, host=host, port=port, ready=ready, jobs=jobs)
@@ -83,16 +76,16 @@ def add(
         float | None, typer.Option(help="Set this ε of the budget aside for the account's team.")
     ] = None,
     team: Annotated[str | None, typer.Option(help="The team. Default: a team of one.")] = None,
-    purpose: Annotated[str, typer.Option(help="What the token and the allocation are for.")] = "questions",
+    purpose: Annotated[str, typer.Option(help="Purpose of the token and the allocation.")] = "questions",
     period: Annotated[
         str, typer.Option(help="once, month, quarter or year: how often the allocation is set aside.")
     ] = "once",
-    periods: Annotated[int, typer.Option(help="For how many periods, from this one on.")] = 1,
+    periods: Annotated[int, typer.Option(help="Number of periods, from this one on.")] = 1,
     table: Annotated[
         str | None, typer.Option(help="The table of the allocation, where a desk has several.")
     ] = None,
     subject: Annotated[
-        str | None, typer.Option(help="Who it is for the desk's OpenID provider, to sign in there.")
+        str | None, typer.Option(help="The account's subject at the OpenID provider, to sign in there.")
     ] = None,
     json: show.Json = False,
 ) -> None:
@@ -100,8 +93,8 @@ def add(
 
     Example: sfumato desk user add ann --role analyst --allocation 1 --config desk.toml
     """
+    from sfumato.desk.accounts import add_person
     from sfumato.desk.grants import Wanted
-    from sfumato.desk.people import add_person
 
     wanted = None
     if allocation is not None:
@@ -111,11 +104,9 @@ def add(
             desk, name, role=role, team=team, purpose=purpose, wanted=wanted, table=table, subject=subject
         )
         _noted(desk, "user add", f"{made.account.name}, {made.account.role}")
-    if json:
-        show.emit_json({"name": made.account.name, "token": made.token, "password": made.password})
-        return
-    show.console.print(f"Added {made.account.name}, {made.account.role}. Shown once:", markup=False)
-    show.console.print(f"  password  {made.password}\n  token     {made.token}", markup=False)
+    told = f"Added {made.account.name}, {made.account.role}. Shown once:"
+    told += f"\n  password  {made.password}\n  token     {made.token}"
+    _tell(json, {"name": made.account.name, "token": made.token, "password": made.password}, told)
 
 
 def list_(config: Config, json: show.Json = False) -> None:
@@ -123,16 +114,12 @@ def list_(config: Config, json: show.Json = False) -> None:
 
     Example: sfumato desk user list --config desk.toml
     """
-    from sfumato.desk.people import people
+    from sfumato.desk.accounts import people
 
     with _opened(config) as desk:
         found = people(desk)
-    if json:
-        show.emit_json({"accounts": found})
-        return
-    for one in found:
-        closed = "  closed" if one["closed"] else ""
-        show.console.print(f"{one['name']}  {one['role']}  {one['team']}{closed}", markup=False)
+    lines = [f"{one['name']}  {one['role']}  {one['team']}{'  closed' * one['closed']}" for one in found]
+    _tell(json, {"accounts": found}, "\n".join(lines))
 
 
 def password(name: Name, config: Config, json: show.Json = False) -> None:
@@ -147,10 +134,7 @@ def password(name: Name, config: Config, json: show.Json = False) -> None:
     with _opened(config) as desk, desk.database.write() as connection:
         accounts.set_password(connection, accounts.by_name(connection, name).id, stored)
         _noted(desk, "user password", name)
-    if json:
-        show.emit_json({"name": name, "password": fresh})
-    else:
-        show.console.print(f"New password of {name}, shown once: {fresh}", markup=False)
+    _tell(json, {"name": name, "password": fresh}, f"New password of {name}, shown once: {fresh}")
 
 
 def close(name: Name, config: Config, json: show.Json = False) -> None:
@@ -163,10 +147,7 @@ def close(name: Name, config: Config, json: show.Json = False) -> None:
     with _opened(config) as desk, desk.database.write() as connection:
         accounts.close(connection, accounts.by_name(connection, name).id)
         _noted(desk, "user close", name)
-    if json:
-        show.emit_json({"name": name, "closed": True})
-    else:
-        show.console.print(f"Closed {name}.", markup=False)
+    _tell(json, {"name": name, "closed": True}, f"Closed {name}.")
 
 
 def verify(config: Config, json: show.Json = False) -> None:
@@ -181,23 +162,28 @@ def verify(config: Config, json: show.Json = False) -> None:
         if desk.aside:
             raise LedgerError("expected ledgers that can be opened; " + "; ".join(set(desk.aside.values())))
         heads = {dataset.name: dataset.ledger.verify().to_json() for dataset in desk.each()}
+    told = f"All holds: {lines} requests in the trail, {len(heads)} of {len(heads)} ledgers."
+    _tell(json, {"valid": True, "requests": lines, "heads": heads}, told)
+
+
+def _tell(json: bool, answer: dict[str, Any], words: str) -> None:
     if json:
-        show.emit_json({"valid": True, "requests": lines, "heads": heads})
+        show.emit_json(answer)
     else:
-        show.console.print(f"All holds: {lines} requests in the trail, {len(heads)} of {len(heads)} ledgers.")
+        show.console.print(words, markup=False)
 
 
-def _noted(desk: Desk, what: str, account: str) -> None:
-    """A line of the trail: the officers see what the command line did to accounts."""
+def _noted(desk: Desk, act: str, account: str) -> None:
+    """Add a line to the trail: the officers see the acts of the command line."""
     from sfumato.desk import trail
 
-    line: dict[str, Any] = {"who": "the command line", "role": None, "numbers": {}, "status": "done"}
-    trail.record(desk.database, method=what, route=account, **line)
+    trail.noted(desk.database, "the command line", act, account, "done")
 
 
 def _need_extra() -> None:
     try:
         import argon2  # noqa: F401
+        import authlib  # noqa: F401
         import fastapi  # noqa: F401
         import sqlalchemy  # noqa: F401
         import uvicorn  # noqa: F401
@@ -206,7 +192,7 @@ def _need_extra() -> None:
 
 
 def _opened(config: Path) -> Any:
-    """The desk of a settings file, closed at the end."""
+    """Return the desk of a settings file, closed at the end of a block."""
     from contextlib import closing
 
     from sfumato.desk.desk import Desk

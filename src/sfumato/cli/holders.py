@@ -1,4 +1,4 @@
-"""`sfumato holders`: several holders, one model, and nobody shows anybody anything."""
+"""`sfumato holders`: several holders, one release; rows stay with their holders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sfumato.cli import show
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from sfumato.holders import Simulated, Study
+    from sfumato.holders import Study, SumStudy
     from sfumato.holders.tasks import Material
     from sfumato.policy import Policy
 
@@ -20,30 +20,50 @@ app = typer.Typer(
     help="Train one model over the data of several holders, who show each other nothing.", no_args_is_help=True
 )
 
+Data = Annotated[str, typer.Option(help="mnist, fashion-mnist, digits or strokes; its test images are public.")]
+Delta = Annotated[
+    float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
+]
+Holders = Annotated[int, typer.Option(help="Number of holders among whom the rows are dealt out.")]
+Colluding = Annotated[int, typer.Option(help="Number of holders that may collude with the coordinator.")]
+Dropped = Annotated[
+    int, typer.Option(help="Number of holders that may be lost in a round; as many are, others each time.")
+]
+PerUnit = Annotated[int, typer.Option(help="Number of holders that may have rows of the same person, at most.")]
+Masks = Annotated[
+    bool,
+    typer.Option(
+        "--masks/--no-masks",
+        help="Leave the masks out, to rehearse hundreds of holders faster. The sums are the same.",
+    ),
+]
+StudyFile = Annotated[Path, typer.Argument(help="The study, a TOML file.")]
+KeyFile = Annotated[Path, typer.Option(help="Your private key, from: sfumato key create.")]
+Signatures = Annotated[list[Path], typer.Option(help="A holder's signature; repeat for each of them.")]
+PolicyFile = Annotated[
+    Path | None, typer.Option(help="Your policy, for a study of tables: it must declare the study's columns.")
+]
+Certificate = Annotated[
+    Path | None, typer.Option(help="The coordinator's certificate. Default: those the system trusts.")
+]
+
 
 def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="holders")
 
 
+# Rehearsals in one process
+
+
 @app.command()
 def simulate(
-    data: Annotated[
-        str, typer.Option(help="mnist, fashion-mnist, digits or strokes; its test images are public.")
-    ],
+    data: Data,
     epsilon: Annotated[float, typer.Option(help="ε against the best informed adversary.")],
-    holders: Annotated[int, typer.Option(help="Number of holders among whom the rows are dealt out.")] = 10,
-    colluding: Annotated[
-        int, typer.Option(help="Number of holders that may collude with the coordinator.")
-    ] = 0,
-    dropped: Annotated[
-        int, typer.Option(help="Number of holders that may be lost in a round; as many are, others each time.")
-    ] = 0,
-    holders_per_unit: Annotated[
-        int, typer.Option(help="Number of holders that may have rows of the same person, at most.")
-    ] = 1,
-    delta: Annotated[
-        float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
-    ] = 1e-5,
+    holders: Holders = 10,
+    colluding: Colluding = 0,
+    dropped: Dropped = 0,
+    holders_per_unit: PerUnit = 1,
+    delta: Delta = 1e-5,
     out: Annotated[Path | None, typer.Option(help="New run folder, for `sfumato report`.")] = None,
     json: show.Json = False,
 ) -> None:
@@ -71,24 +91,146 @@ def simulate(
             holders_per_unit=holders_per_unit,
             on_step=lambda: progress.advance(bar),
         )
-    answer = _simulated(done)
     if out is not None:
         keep(done, out)
-    if json:
-        show.emit_json(answer)
-    else:
-        show.facts(price_rows(answer))
+    priced = _priced(done.study, signed=True)
+    ended = {"abandoned": done.abandoned, "seconds": done.seconds}
+    _tell({"test_accuracy": done.test_accuracy, **priced, **ended}, json=json)
 
 
-StudyFile = Annotated[Path, typer.Argument(help="The study, a TOML file.")]
-KeyFile = Annotated[Path, typer.Option(help="Your private key, from: sfumato key create.")]
-Signatures = Annotated[list[Path], typer.Option(help="A holder's signature; repeat for each of them.")]
-PolicyFile = Annotated[
-    Path | None, typer.Option(help="Your policy, for a study of tables: it must declare the study's columns.")
-]
-Certificate = Annotated[
-    Path | None, typer.Option(help="The coordinator's certificate. Default: those the system trusts.")
-]
+@app.command()
+def vote(
+    data: Data,
+    epsilon: Annotated[float, typer.Option(help="ε of all labels, against the best informed adversary.")],
+    holders: Holders = 100,
+    teachers: Annotated[int, typer.Option(help="Number of teachers that each holder hosts.")] = 2,
+    colluding: Colluding = 0,
+    dropped: Dropped = 0,
+    holders_per_unit: PerUnit = 1,
+    mechanism: Annotated[str, typer.Option(help="gnmax or confident.")] = "gnmax",
+    queries: Annotated[
+        int | None, typer.Option(help="Number of public images to label. Default: as many as the noise allows.")
+    ] = None,
+    delta: Delta = 1e-5,
+    masks: Masks = True,
+    json: show.Json = False,
+) -> None:
+    """Rehearse PATE across holders: their teachers label public images, and no party sees a vote.
+
+    Example: sfumato holders vote --holders 100 --data mnist --epsilon 1 --colluding 10 --dropped 5
+    """
+    from dataclasses import replace
+
+    from sfumato import datasets
+    from sfumato.datasets.drawings import prior_for
+    from sfumato.holders import Parties, VoteTerms, simulate_votes
+    from sfumato.holders.rehearsals import affordable_queries
+    from sfumato.pate import Adaptation, PateSettings, VotePlan
+
+    parties = Parties(holders=holders, colluding=colluding, dropped=dropped)
+    side = 28 if data == "digits" else None
+    private, test = datasets.load(data, "train", side=side), datasets.load(data, "test", side=side)
+    classes = test.classes or 2
+    asked = queries or affordable_queries(
+        parties, teachers=teachers, classes=classes, epsilon=epsilon, delta=delta, most=len(test)
+    )
+    confident = mechanism == "confident"
+    terms = VoteTerms(
+        mechanism=mechanism,
+        teachers=teachers,
+        queries=asked,
+        classes=classes,
+        holders_per_unit=holders_per_unit,
+        answers=max(1, asked // 2) if confident else None,
+        threshold=0.6 * parties.least * teachers if confident else None,
+    )
+    unused = VotePlan(mechanism="gnmax", teachers=1, queries=asked, classes=classes, sigma=1.0)
+    done = simulate_votes(
+        private,
+        replace(test, visibility="public"),
+        parties=parties,
+        terms=terms,
+        settings=PateSettings(plan=unused, adaptation=Adaptation(prior=prior_for(data))),
+        epsilon=epsilon,
+        delta=delta,
+        masked=masks,
+    )
+    answer = {name: getattr(done, name) for name in ("student_accuracy", "start_accuracy", "label_accuracy")}
+    answer |= {"asked": asked, "answered": int((done.labels >= 0).sum()), "teachers": holders * teachers}
+    _tell({**answer, **_sums_priced(done.study, masks=masks), "seconds": done.seconds}, json=json)
+
+
+@app.command()
+def average(
+    data: Data,
+    epsilon: Annotated[float, typer.Option(help="ε of a client with all its rows, all its rounds together.")],
+    clients: Annotated[int, typer.Option(help="Number of clients among whom the rows are dealt out.")] = 1000,
+    cohort: Annotated[
+        int | None, typer.Option(help="Number of clients that are picked for a round. Default: all of them.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 12,
+    colluding: Colluding = 0,
+    dropped: Dropped = 0,
+    delta: Delta = 1e-5,
+    masks: Masks = True,
+    json: show.Json = False,
+) -> None:
+    """Rehearse federated averaging with the privacy of whole clients.
+
+    Sampling of clients saves nothing: the coordinator knows the picked ones. Each pays for the rounds it is in.
+
+    Example: sfumato holders average --clients 1000 --data mnist --epsilon 8 --no-masks
+    """
+    from sfumato import datasets
+    from sfumato.holders import AveragingTerms, Parties, simulate_averaging
+
+    parties = Parties(holders=cohort or clients, colluding=colluding, dropped=dropped)
+    terms = AveragingTerms(clients=clients, rounds=rounds)
+    rows, test = datasets.load(data, "train"), datasets.load(data, "test")
+    with show.progress() as progress:
+        bar = progress.add_task("averaging", total=rounds, note="")
+        done = simulate_averaging(
+            rows,
+            test,
+            parties=parties,
+            terms=terms,
+            epsilon=epsilon,
+            delta=delta,
+            masked=masks,
+            on_round=lambda: progress.advance(bar),
+        )
+    answer = {"test_accuracy": done.test_accuracy, **_sums_priced(done.study, masks=masks), "clients": clients}
+    answer |= {"rounds_of_a_client": done.study.taken or rounds, "abandoned": done.abandoned}
+    _tell({**answer, "seconds": done.seconds}, json=json)
+
+
+@app.command()
+def attack(
+    holders: Annotated[int, typer.Option(help="Number of holders.")] = 10,
+    colluding: Annotated[int, typer.Option(help="Number of holders that collude with the coordinator.")] = 3,
+    dropped: Annotated[int, typer.Option(help="Number of holders that are lost in each round.")] = 2,
+    noise_multiplier: Annotated[float, typer.Option(help="σ of the shares that count, over C.")] = 1.0,
+    canaries: Annotated[int, typer.Option(help="Number of canaries.")] = 40_000,
+    pairs: Annotated[int, typer.Option(help="Number of pairs of rounds.")] = 8,
+    delta: Delta = 1e-5,
+    json: show.Json = False,
+) -> None:
+    """Attack unsampled rounds as the coordinator with colluding holders, and compare with the exact price.
+
+    Example: sfumato holders attack --holders 10 --colluding 3 --dropped 2
+    """
+    from sfumato.holders import Parties
+    from sfumato.holders.rehearsals import attack_round
+
+    parties = Parties(holders=holders, colluding=colluding, dropped=dropped)
+    found = attack_round(
+        parties, noise_multiplier=noise_multiplier, canaries=canaries, pairs=pairs, delta=delta
+    )
+    answer = {name: getattr(found, name) for name in ("claimed_epsilon", "lower_bound", "delta", "alpha")}
+    _tell(answer, json=json)
+
+
+# Studies between machines
 
 
 @app.command()
@@ -133,10 +275,7 @@ def check(
             answer["epsilon_left"] = opened.epsilon_left
     if coordinator is not None:
         answer["coordinator"] = _tried(agreed, coordinator, key, certificate)
-    if json:
-        show.emit_json(answer)
-    else:
-        show.facts(price_rows(answer))
+    _tell(answer, json=json)
 
 
 @app.command()
@@ -153,8 +292,7 @@ def sign(
     from sfumato.holders import Study, write_signature
     from sfumato.ledger.signing import PrivateKey
 
-    agreed = Study.read(study)
-    own = PrivateKey.read(key)
+    agreed, own = Study.read(study), PrivateKey.read(key)
     agreed.place_of(own.public)
     write_signature(out, agreed.signed(own))
     answer = {"study": agreed.digest, "out": str(out)}
@@ -178,11 +316,7 @@ def certificate(
 
     key = out.with_name(out.name + ".key")
     write_certificate(out, key, host=host)
-    answer = {"certificate": str(out), "key": str(key)}
-    if json:
-        show.emit_json(answer)
-    else:
-        show.facts(list(answer.items()))
+    _tell({"certificate": str(out), "key": str(key)}, json=json)
 
 
 @app.command()
@@ -202,7 +336,7 @@ def coordinate(
     waiting: Annotated[float, typer.Option(help="Seconds to wait for enough holders.")] = 3600.0,
     json: show.Json = False,
 ) -> None:
-    """Run a study: pass the holders' messages on, and add up what they send.
+    """Run a study: pass the holders' messages on, and add up their numbers.
 
     Example: sfumato holders coordinate study.toml --signatures delft.json --signatures utrecht.json
     --signatures leiden.json --certificate coordinator.pem --out rounds
@@ -227,16 +361,8 @@ def coordinate(
             waiting=waiting,
             on_round=lambda number: progress.update(bar, completed=number),
         )
-    answer = {
-        "study": agreed.digest,
-        "rounds": done.rounds,
-        "abandoned": done.abandoned,
-        "seconds": done.seconds,
-    }
-    if json:
-        show.emit_json(answer)
-    else:
-        show.facts([(name, show.in_words(value)) for name, value in answer.items()])
+    ended = {"rounds": done.rounds, "abandoned": done.abandoned, "seconds": done.seconds}
+    _tell({"study": agreed.digest, **ended}, json=json)
 
 
 @app.command()
@@ -298,24 +424,15 @@ def join(
             out=out,
             on_step=lambda trainer: progress.advance(bar),
         )
-        answer = {
-            **_priced(agreed, signed=True),
-            **done.measured,
-            "abandoned": done.abandoned,
-            "epsilon_left": book.epsilon_left,
-            "out": str(out),
-            "seconds": done.seconds,
-        }
-    if json:
-        show.emit_json(answer)
-    else:
-        show.facts(price_rows(answer))
+        left = book.epsilon_left
+    ended = {"abandoned": done.abandoned, "epsilon_left": left, "out": str(out), "seconds": done.seconds}
+    _tell({**_priced(agreed, signed=True), **done.measured, **ended}, json=json)
 
 
 def _material(
     study: Study, data: str | None, policy: Path | None, part: str | None, test_data: Path | None
 ) -> Material:
-    """What the study trains on here; nothing of it is read yet."""
+    """Prepare training on this holder's data; no row is read yet."""
     from sfumato.holders.tasks import Table, images_of
 
     if isinstance(study.task, Table):
@@ -329,7 +446,7 @@ def _material(
 
 
 def _declared(study: Study, policy: Path | None, *, source: str | None = None) -> Policy:
-    """The holder's policy, if it declares what the study does."""
+    """Return the holder's policy, if it declares the study's columns."""
     from sfumato.holders.tasks import Table
     from sfumato.policy import load_policy
 
@@ -343,7 +460,7 @@ def _declared(study: Study, policy: Path | None, *, source: str | None = None) -
 
 
 def _tried(study: Study, coordinator: str, key: Path | None, certificate: Path | None) -> str:
-    """Try whether the coordinator lets this holder in."""
+    """Check that the coordinator lets this holder in."""
     from sfumato.holders.https import LetterClient
     from sfumato.ledger.signing import PrivateKey
 
@@ -355,13 +472,7 @@ def _tried(study: Study, coordinator: str, key: Path | None, certificate: Path |
         return "lets you in"
 
 
-def _simulated(done: Simulated) -> dict[str, Any]:
-    return {
-        "test_accuracy": done.test_accuracy,
-        **_priced(done.study, signed=True),
-        "abandoned": done.abandoned,
-        "seconds": done.seconds,
-    }
+# Answers
 
 
 def _priced(study: Study, *, signed: bool) -> dict[str, Any]:
@@ -380,18 +491,31 @@ def _priced(study: Study, *, signed: bool) -> dict[str, Any]:
     }
 
 
-def price_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a command prints of a study and its price, line by line."""
-    against = answer["epsilon"]
+def _sums_priced(study: SumStudy, *, masks: bool) -> dict[str, Any]:
+    return {
+        "study": study.digest,
+        "epsilon": study.epsilons(),
+        "delta": study.delta,
+        "unit": study.unit,
+        "holders": study.parties.holders,
+        "threshold": study.parties.threshold,
+        "rounds": len(study.rounds),
+        "masks": masks,
+    }
+
+
+def _tell(answer: dict[str, Any], *, json: bool) -> None:
+    """Print an answer; of a study its price against each adversary comes first."""
+    if json:
+        show.emit_json(answer)
+        return
     words = {
         "recipient": "who receives the model",
         "holder": "any single holder",
         "coordinator": "the coordinator",
         "coalition": "the coordinator with colluding holders",
     }
-    shown = {name: value for name, value in answer.items() if name not in ("epsilon", "study")}
-    return [
-        ("study", answer["study"]),
-        *((f"ε against {words[name]}", f"{value:.4g}") for name, value in against.items()),
-        *((name.replace("_", " "), show.in_words(value)) for name, value in shown.items()),
-    ]
+    first = [("study", answer["study"])] if "study" in answer else []
+    first += [(f"ε against {words[name]}", f"{value:.4g}") for name, value in answer.get("epsilon", {}).items()]
+    rest = {name: value for name, value in answer.items() if name not in ("epsilon", "study")}
+    show.facts([*first, *((name.replace("_", " "), show.in_words(value)) for name, value in rest.items())])

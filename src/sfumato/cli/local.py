@@ -118,9 +118,8 @@ def learn(
 
     Example: sfumato local learn out/noised.npz --out out/learned
     """
+    from sfumato.local import certificate_beside, read_noised, write_learnt
     from sfumato.local import learn as learn_from
-    from sfumato.local import read_noised
-    from sfumato.local.folder import certificate_beside, write_learnt
     from sfumato.storage import RunFolder
 
     started = time.perf_counter()
@@ -193,9 +192,18 @@ def _release_images(
     book: Path,
     test_seed: int | None,
 ) -> dict[str, Any]:
-    from sfumato.local import ReportPlan, build_view, certificate_place, open_ledger, release_images
-    from sfumato.local.release import refuse_beyond_budget, refuse_to_overwrite
-    from sfumato.local.views import DIMENSIONS, KINDS, PRIORS
+    from sfumato.local import (
+        DIMENSIONS,
+        KINDS,
+        PRIORS,
+        ReportPlan,
+        build_view,
+        certificate_place,
+        open_ledger,
+        refuse_beyond_budget,
+        refuse_to_overwrite,
+        release_images,
+    )
 
     refuse_to_overwrite(out)
     if kind not in KINDS:
@@ -243,13 +251,14 @@ def _release_table(
     test_seed: int | None,
     leave_out: Sequence[str],
 ) -> dict[str, Any]:
-    from sfumato.local import certificate_place, table_plan
-    from sfumato.local.release import (
+    from sfumato.local import (
+        certificate_place,
         open_policy_ledger,
         read_people,
         refuse_beyond_budget,
         refuse_to_overwrite,
         release_table,
+        table_plan,
     )
     from sfumato.policy import load_policy
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
     from sfumato.ledger import Ledger
-    from sfumato.query import Answer, KeptAnswers, Table
+    from sfumato.query import Answer, Table
     from sfumato.query.risk import Risk
 
 app = typer.Typer(
@@ -28,6 +27,11 @@ app = typer.Typer(
     help="Ask statistics of a table by SQL. `sfumato query POLICY.toml …` is short for `sfumato query ask …`.",
     no_args_is_help=True,
 )
+
+EngineName = Annotated[
+    str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
+]
+Master = Annotated[str, typer.Option(help="Spark's master URL.")]
 
 
 def register(parent: typer.Typer) -> None:
@@ -49,10 +53,8 @@ def ask(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the expected error. Nothing is spent.")
     ] = False,
-    engine: Annotated[
-        str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
-    ] = None,
-    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    engine: EngineName = None,
+    master: Master = "local[*]",
     try_: Annotated[
         bool,
         typer.Option(
@@ -98,8 +100,8 @@ def ask(
         return
     rules = load_policy(policy)
     asked: dict[str, Any] = {"delta": delta, "split": _weights(split), "noise": noise}
-    if sql is None or dry_run or try_:
-        _refuse_files(out, certificate)
+    if (sql is None or dry_run or try_) and (out is not None or certificate is not None):
+        raise InvalidInput("expected a query that is answered for --out and --certificate, got none")
     _refuse_places(out, certificate)
     kept = KeptAnswers.of(rules, policy)
     with open_ledger(rules, policy) as ledger:
@@ -114,21 +116,15 @@ def ask(
         if dry_run or try_:
             show_expected(Expected.of(table, sql, epsilon, **asked, tries=try_), ledger, json=json)
             return
-        answer = _answered(table, kept, sql, epsilon=epsilon, again=again, **asked)
+        with show.errors.status("asking"):  # a file is looked through before the first query
+            answer = table.ask(sql, epsilon=epsilon, again=again, **asked)
+        if kept.has_kept:
+            interruption.offer("the answer is kept: the same command with --again shows it at no cost")
         _show_answer(answer, json=json)
         if out is not None:
             answer.write(out)
         if certificate is not None:
             table.certificate(answer).write(certificate)
-
-
-def _answered(table: Table, kept: KeptAnswers, sql: str, **asked: Any) -> Answer:
-    """Charge and answer one query; whoever interrupts later is told if it can be had again."""
-    with show.errors.status("asking"):  # a file is looked through before the first query
-        answer = table.ask(sql, **asked)
-    if kept.has_kept:
-        interruption.offer("the answer is kept: the same command with --again shows it at no cost")
-    return answer
 
 
 def _refuse_others(taken: set[str], **options: object) -> None:
@@ -173,11 +169,6 @@ def _weights(text: str | None) -> tuple[float, ...] | None:
         return None if text is None else tuple(float(item) for item in text.split(","))
     except ValueError:
         raise InvalidInput(f"expected weights such as 3,1 for --split, got {text!r}") from None
-
-
-def _refuse_files(out: Path | None, certificate: Path | None) -> None:
-    if out is not None or certificate is not None:
-        raise InvalidInput("expected a query that is answered for --out and --certificate, got none")
 
 
 def _refuse_places(out: Path | None, certificate: Path | None) -> None:
@@ -236,10 +227,8 @@ def bounds(
     table: TableName = None,
     allocation: Allocation = None,
     purpose: Purpose = None,
-    engine: Annotated[
-        str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
-    ] = None,
-    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    engine: EngineName = None,
+    master: Master = "local[*]",
     json: show.Json = False,
 ) -> None:
     """Find bounds of a column privately, for a share of the budget, to write into the policy.
@@ -305,16 +294,13 @@ def _converse(table: Table, ledger: Ledger, *, epsilon: float, again: bool, json
             markup=False,
         )
         show.console.print(prompt.HELP, style="dim", markup=False)
-    for line in _lines():
+    lines = prompt.lines("sfumato> ") if sys.stdin.isatty() else prompt.piped(sys.stdin)
+    for line in lines:
         try:
             epsilon = _one_line(table, ledger, line, epsilon, again=again, json=json)
         except SfumatoError as error:
             interruption.check()
             show.errors.print(str(error), markup=False)
-
-
-def _lines() -> Iterator[str]:
-    return prompt.lines("sfumato> ") if sys.stdin.isatty() else prompt.piped(sys.stdin)
 
 
 def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, again: bool, json: bool) -> float:
@@ -345,33 +331,25 @@ def _show_answer(answer: Answer, *, json: bool) -> None:
         if has_interval:
             grid.add_column("95% interval", style="dim")
     for row, intervals in zip(answer.rows, answer.intervals, strict=True):
-        grid.add_row(*_cells(row, intervals, measured))
+        cells: list[Text] = []  # no value is markup
+        for value, interval, has_interval in zip(row, intervals, measured, strict=True):
+            cells.append(Text(_shown(value, named=interval is None)))
+            if has_interval:
+                ends = "" if interval is None else f"{_figure(interval[0])} to {_figure(interval[1])}"
+                cells.append(Text(ends))
+        grid.add_row(*cells)
     show.console.print(grid)
     for line in (*answer.notes, answer.cost_in_words()):
         show.console.print(line, style="dim", markup=False)
 
 
-def _cells(
-    row: Sequence[object], intervals: Sequence[tuple[float, float] | None], measured: Sequence[bool]
-) -> Iterator[Text]:
-    """The cells of one line: values, and after those that have one the interval. No value is markup."""
-    for value, interval, has_interval in zip(row, intervals, measured, strict=True):
-        yield Text(str(value) if _is_key(value, interval) else _shown(value))
-        if has_interval:
-            yield Text("" if interval is None else f"{_figure(interval[0])} to {_figure(interval[1])}")
-
-
-def _is_key(value: object, interval: tuple[float, float] | None) -> bool:
-    """A whole number without an interval names a group: a year is 2024, not 2,024."""
-    return interval is None and isinstance(value, int)
-
-
-def _shown(value: object) -> str:
+def _shown(value: object, *, named: bool) -> str:
+    """A value; a whole number that names a group is a year such as 2024, not 2,024."""
     if value is None:
         return "–"
     if isinstance(value, float):
         return _figure(value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return str(value) if named or isinstance(value, bool | str) else f"{value:,}"
 
 
 def _figure(value: float) -> str:
@@ -392,7 +370,7 @@ def _show_risk(found: Risk) -> None:
     )
     attack = found.attack
     if attack is None:
-        show.console.print("Name the column nobody should learn with --sensitive to see the linkage attack.")
+        show.console.print("Name the column to protect with --sensitive to see the linkage attack.")
         return
     show.facts(
         [

@@ -131,7 +131,7 @@ def _place(out: Path | None) -> Path:
 def _draw_more(model: Path, rows: int | None, out: Path | None, *, json: bool) -> None:
     """More rows of a released model: post-processing, for nothing."""
     from sfumato.synthesis import SyntheticModel
-    from sfumato.synthesis.values import new_place, write_table
+    from sfumato.synthesis.cells import new_place, write_table
 
     if rows is None:
         raise InvalidInput("expected --rows with --from, got none; say how many rows to draw")

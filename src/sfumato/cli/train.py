@@ -51,6 +51,12 @@ RULES = (
         excludes=("plain", "dry_run", "audit"),
         because="it ends the interrupted private run in --out",
     ),
+    Rule(
+        option="accept_new_graph",
+        needs=("out",),
+        excludes=("plain", "dry_run"),
+        because="it goes on with the interrupted private run in --out",
+    ),
     Rule(option="canaries", needs=("audit",), because="it says of which kind the canaries are"),
     Rule(option="audit", needs=("out",), because="what the canaries show goes to its private folder"),
     Rule(option="ledger", needs=("out", "dry_run"), because="a model that is paid for must be kept somewhere"),
@@ -89,10 +95,12 @@ def train(
         float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
     ] = 1e-5,
     epochs: Annotated[
-        float | None, typer.Option(help="Number of epochs. Default: 10, or the recipe's.")
+        float | None,
+        typer.Option(help="Number of epochs. Default: 10, or the recipe's."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Expected batch size. Default: 1024, or the recipe's.")
+        int | None,
+        typer.Option(help="Expected batch size. Default: 1024, or less for 100 to 200 steps; or the recipe's."),
     ] = None,
     learning_rate: Annotated[
         float | None,
@@ -159,6 +167,13 @@ def train(
             help="End an interrupted run: take no further step, and release what its last checkpoint holds.",
         ),
     ] = False,
+    accept_new_graph: Annotated[
+        bool,
+        typer.Option(
+            "--accept-new-graph",
+            help="Resume although the model's code or torch's version is another than before.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show price, time and memory. Nothing is spent.")
     ] = False,
@@ -201,7 +216,11 @@ def train(
             hold_out=_hold_out(hold_out, hold_out_epsilon),
             canaries=_canaries(audit, canaries),
         ).on(device)
-        answer = _dry_run(ready, book) if dry_run else _private(ready, book, out, finish=finish)
+        answer = (
+            _dry_run(ready, book)
+            if dry_run
+            else _private(ready, book, out, finish=finish, accept_new_graph=accept_new_graph)
+        )
     _show(answer, place, json=json)
 
 
@@ -237,7 +256,9 @@ def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
         show_room(shown)
 
 
-def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool) -> dict[str, Any]:
+def _private(
+    ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool, accept_new_graph: bool
+) -> dict[str, Any]:
     """Charge and train, under a bar."""
     from sfumato.training import EpochReport, PrivateTrainer
 
@@ -251,7 +272,14 @@ def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)
 
-        trained = ready.train(ledger=book, out=out, on_step=after_step, on_epoch=after_epoch, finish=finish)
+        trained = ready.train(
+            ledger=book,
+            out=out,
+            on_step=after_step,
+            on_epoch=after_epoch,
+            finish=finish,
+            accept_new_graph=accept_new_graph,
+        )
     answer = _answer(ready, trained)
     if book is not None:
         answer |= {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}

@@ -1,69 +1,46 @@
-"""The interface for programs: JSON, one token, no cookies."""
+"""The interface for programs: JSON, one token, no cookies. Its bodies are models of the schema layer."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, Field
+import msgspec
+from fastapi import APIRouter, Depends, Path, Request
+from msgspec import Meta
 
 from sfumato.desk import asking, grants
-from sfumato.desk.accounts import Account, Role
+from sfumato.desk.accounts import Role
 from sfumato.desk.asking import LONGEST_QUESTION, Question
-from sfumato.desk.datasets import Dataset
-from sfumato.desk.desk import Desk
+from sfumato.desk.desk import Dataset, Desk, policy_in_words, public_facts
 from sfumato.desk.gate import Stopped, allow, everybody
-from sfumato.desk.shown import policy_in_words, public_facts
+from sfumato.query import Answer
+from sfumato.schema import Model, parse_json, read
 
 router = APIRouter(prefix="/api/v1")
 Name = Annotated[str, Path(max_length=128, description="A table of the desk.")]
 _MOST = 1e6  # ε above which a number is a slip of the hand
 
 
-class Refusal(BaseModel):
-    """Why a request was not granted."""
+class Refusal(Model):
+    """The reason why a request was not granted."""
 
     error: str
-    nearest: str | None = Field(default=None, description="A question that would be answered.")
-    epsilon_left: float | None = Field(default=None, description="What is left of the allocation.")
+    nearest: Annotated[str | None, Meta(description="A question that would be answered.")] = None
+    epsilon_left: Annotated[float | None, Meta(description="The rest of the allocation.")] = None
 
 
-class Asked(BaseModel, extra="forbid", strict=True):
-    """A question, and what its answer may cost."""
+class Asked(Model):
+    """A question, and the price of its answer."""
 
-    sql: str = Field(min_length=1, max_length=LONGEST_QUESTION, description="The question.")
-    epsilon: float = Field(gt=0, le=_MOST, allow_inf_nan=False, description="The ε of the answer.")
-    delta: float | None = Field(
-        default=None, gt=0, lt=1, allow_inf_nan=False, description="Its δ, where groups are not declared."
-    )
+    sql: Annotated[str, Meta(min_length=1, max_length=LONGEST_QUESTION)]
+    epsilon: Annotated[float, Meta(gt=0, le=_MOST)]
+    delta: Annotated[float, Meta(gt=0, lt=1)] | None = None  # where groups are not declared
 
     def question(self) -> Question:
         return Question(sql=self.sql, epsilon=self.epsilon, delta=self.delta)
 
 
-class HeadOfLedger(BaseModel):
-    """An entry of the ledger."""
-
-    sequence: int
-    hash: str
-
-
-class Answered(BaseModel):
-    """Noisy rows with their 95% intervals, as `sfumato query --json` prints them."""
-
-    columns: list[str]
-    rows: list[list[str | int | float | bool | None]]
-    intervals: list[list[tuple[float, float] | None]]
-    epsilon: float
-    delta: float
-    epsilon_spent: float = Field(description="Of the allocation.")
-    epsilon_left: float = Field(description="The largest further ε that the allocation would pay.")
-    notes: list[str]
-    entry: HeadOfLedger | None
-    again: bool
-
-
-class ErrorOfColumn(BaseModel):
+class ErrorOfColumn(Model):
     """Half the width of a column's 95% interval."""
 
     column: str
@@ -72,17 +49,17 @@ class ErrorOfColumn(BaseModel):
     rows: float | None
 
 
-class Expectation(BaseModel):
-    """What an answer would be like."""
+class Expectation(Model):
+    """The expected errors of an answer."""
 
     expected_errors: list[ErrorOfColumn]
-    fits: bool = Field(description="Whether the allocation would pay.")
+    fits: Annotated[bool, Meta(description="Whether the allocation would pay.")]
     epsilon: float
     epsilon_left: float
 
 
-class Allocation(BaseModel):
-    """What may be spent, on what."""
+class Allocation(Model):
+    """An amount that may be spent, and its purpose."""
 
     id: int
     table: str
@@ -93,8 +70,17 @@ class Allocation(BaseModel):
     epsilon_left: float
 
 
+_MODELS = (Refusal, Asked, Answer, Expectation, Allocation)
+_, COMPONENTS = msgspec.json.schema_components(_MODELS, ref_template="#/components/schemas/{name}")
+
+
+def _content(model: type[Any], *, several: bool = False) -> dict[str, Any]:
+    one = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"application/json": {"schema": {"type": "array", "items": one} if several else one}}
+
+
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Refusal, "description": text}
+    status: {"content": _content(Refusal), "description": text}
     for status, text in {
         400: "A body that is no JSON.",
         401: "No token, or one that is not valid.",
@@ -108,42 +94,66 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def dataset_of(desk: Desk, name: str) -> Dataset:
-    known = {table.lower() for one in desk.tables() for table in one.policy.private_names}
-    if name.lower() not in known:
+def _answers(
+    model: type[Any], *, several: bool = False, tag: str = "ask", asked: bool = True
+) -> dict[str, Any]:
+    """Return the options of a route that answers with a model, and takes a question."""
+    found = {"content": _content(model, several=several), "description": str(model.__doc__).partition("\n")[0]}
+    body = {"requestBody": {"required": True, "content": _content(Asked)}} if asked else None
+    return {
+        "responses": {**_REFUSALS, 200: found},
+        "openapi_extra": body,
+        "tags": [tag],
+        "response_model": None,
+    }
+
+
+async def _asked(request: Request) -> Asked:
+    try:
+        data = parse_json(await request.body())
+    except (ValueError, RecursionError):
+        raise Stopped(400, 'expected a body in JSON, such as {"sql": "SELECT …", "epsilon": 0.1}') from None
+    return read(Asked, data, name="the body")
+
+
+def _dataset(request: Request, name: Name) -> Dataset:
+    desk: Desk = request.app.state.desk
+    if name.lower() not in {table.lower() for one in desk.tables() for table in one.policy.private_names}:
         raise Stopped(404, "there is no table of that name at this desk")
     return desk.dataset(name)
 
 
-@router.post("/tables/{name}/query", responses=_REFUSALS, response_model=Answered, tags=["ask"])
+Body = Annotated[Asked, Depends(_asked)]
+Chosen = Annotated[Dataset, Depends(_dataset)]
+
+
+@router.post("/tables/{name}/query", **_answers(Answer))
 @allow(Role.ANALYST)
-async def query(request: Request, name: Name, asked: Asked) -> dict[str, Any]:
+async def query(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any]:
     """Answer a question in SQL from the token's allocation. The answer leaves at its tick."""
-    desk: Desk = request.app.state.desk
-    _, answer = await asking.ask(desk, request.state.account, dataset_of(desk, name), asked.question())
+    _, answer = await asking.ask(request.app.state.desk, request.state.account, dataset, asked.question())
     return answer.to_json()
 
 
-@router.post("/tables/{name}/expect", responses=_REFUSALS, response_model=Expectation, tags=["ask"])
+@router.post("/tables/{name}/expect", **_answers(Expectation))
 @allow(Role.ANALYST)
-async def expect(request: Request, name: Name, asked: Asked) -> Expectation:
+async def expect(request: Request, dataset: Chosen, asked: Body) -> dict[str, Any]:
     """Tell how wrong an answer would be. Nothing is spent."""
-    desk: Desk = request.app.state.desk
-    found = await asking.expect(desk, request.state.account, dataset_of(desk, name), asked.question())
+    found = await asking.expect(request.app.state.desk, request.state.account, dataset, asked.question())
     errors = [
         ErrorOfColumn(column=one.column, half_width=one.half_width, unit=one.in_units_of, rows=one.rows)
         for one in found.errors
     ]
+    left = found.epsilon_left
     return Expectation(
-        expected_errors=errors, fits=found.fits, epsilon=asked.epsilon, epsilon_left=found.epsilon_left
-    )
+        expected_errors=errors, fits=found.fits, epsilon=asked.epsilon, epsilon_left=left
+    ).to_json()
 
 
 @router.get("/tables/{name}", responses=_REFUSALS, tags=["ask"])
 @allow(Role.ANALYST, Role.OFFICER)
-def table(request: Request, name: Name) -> dict[str, Any]:
-    """Say what is declared about a table: columns, bounds, categories, whose privacy is kept."""
-    dataset = dataset_of(request.app.state.desk, name)
+def table(dataset: Chosen) -> dict[str, Any]:
+    """Return the declarations about a table: columns, bounds, categories, whose privacy is kept."""
     return policy_in_words(dataset.policy)
 
 
@@ -155,15 +165,12 @@ def tables(request: Request) -> list[str]:
     return [name for one in desk.tables() for name in one.policy.private_names]
 
 
-@router.get("/allocations", responses=_REFUSALS, response_model=list[Allocation], tags=["budget"])
+@router.get("/allocations", **_answers(Allocation, several=True, tag="budget", asked=False))
 @allow(Role.ANALYST)
-def allocations(request: Request) -> list[Allocation]:
-    """List what the asker's team may spend."""
-    desk: Desk = request.app.state.desk
-    account: Account = request.state.account
+def allocations(request: Request) -> list[dict[str, Any]]:
+    """List the allocations that the token may spend."""
+    desk, account = request.app.state.desk, request.state.account
     mine = grants.of_team(desk, account.team)
-    mine = [one for one in mine if one.shares and account.grant in (None, one.id)]
-    left = {one.id: asking.allocated_to(desk.dataset(one.dataset), account, one).epsilon_left for one in mine}
     return [
         Allocation(
             id=one.id,
@@ -172,22 +179,24 @@ def allocations(request: Request) -> list[Allocation]:
             purpose=one.purpose,
             period=one.period,
             epsilon=one.epsilon,
-            epsilon_left=left[one.id],
-        )
+            epsilon_left=asking.allocated_to(desk.dataset(one.dataset), account, one).epsilon_left,
+        ).to_json()
         for one in mine
+        if one.shares and account.grant in (None, one.id)
     ]
 
 
 @router.get("/public", responses={429: _REFUSALS[429]}, tags=["public"])
 @everybody()
 def public(request: Request) -> dict[str, Any]:
-    """Tell what anyone may know: the promise, what was released, and the heads of the ledgers."""
+    """Return the promise, the number of releases, and the heads of the ledgers."""
     return public_facts(request.app.state.desk)
 
 
 @router.get("/openapi.json", include_in_schema=False)
 @everybody()
 def openapi(request: Request) -> dict[str, Any]:
-    """This interface, described."""
+    """Describe this interface."""
     found: dict[str, Any] = request.app.openapi()
-    return found
+    schemas = {**found.get("components", {}).get("schemas", {}), **COMPONENTS}
+    return {**found, "components": {**found.get("components", {}), "schemas": schemas}}

@@ -1,4 +1,4 @@
-"""A question: priced and checked, charged to an allocation, answered at its tick, kept for the team."""
+"""A question: planned and checked, charged to an allocation, answered at its tick, kept for the team."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from sfumato import _validate
 from sfumato.desk import database as db
 from sfumato.desk import grants
 from sfumato.desk.accounts import Account
-from sfumato.desk.datasets import Dataset
-from sfumato.desk.desk import Desk
+from sfumato.desk.database import Waiting
+from sfumato.desk.desk import Dataset, Desk
 from sfumato.desk.gate import effort_of
 from sfumato.desk.grants import Allocated, Grant
-from sfumato.desk.pace import kind_of
-from sfumato.desk.together import Waiting
+from sfumato.desk.limits import kind_of
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest
 from sfumato.query import Answer, QueryRefused
@@ -32,9 +31,9 @@ from sfumato.query.table import RELATION
 
 LONGEST_QUESTION = 10_000
 MOST_IN_PASSING = 20_000
-"""Noisy numbers of an answer that the thread that asks makes itself: some hundredths of a second."""
+"""Noisy numbers of an answer that the thread that reads rows draws itself: some hundredths of a second."""
 SECONDS_A_VALUE = 2e-6
-"""What an answer takes for each of them, with room for a busy machine."""
+"""Time of an answer for each of them, with room for a busy machine."""
 ASKED, ANSWERED = "asked", "answered"
 _private_log = logging.getLogger("sfumato.private.desk")
 _private_log.addHandler(logging.NullHandler())
@@ -42,23 +41,16 @@ _private_log.propagate = False
 
 
 class NoAllocation(Refused):
-    """Somebody asks who has nothing to spend there."""
+    """The asker has nothing to spend on this table."""
 
 
 class Unanswered(SfumatoError):
-    """Something failed that the asker can do nothing about; what it was is in the private log."""
+    """A failure that the asker can do nothing about; its cause is in the private log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What somebody asks: the words, what the answer may cost, and the allocation that pays.
-
-    Args:
-        sql: The words.
-        epsilon: The ε of the answer.
-        delta: Its δ, where the groups are not declared.
-        grant: The allocation; None takes the first of the team.
-    """
+    """A question in SQL, ε and δ of its answer, and the allocation that pays; None takes the team's first."""
 
     sql: str
     epsilon: float
@@ -73,15 +65,19 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What an answer would be like, before it is asked for; from the question and the policy alone."""
+    """The errors of an answer and whether it would be paid; from the question and the policy alone."""
 
     errors: tuple[ExpectedError, ...]
     fits: bool
     epsilon_left: float
 
 
-def grant_for(desk: Desk, account: Account, dataset: Dataset, wanted: int | None) -> Grant:
-    """The allocation that pays: the token's, the one that was chosen, or the team's first."""
+def allocated_to(dataset: Dataset, account: Account, grant: Grant) -> Allocated:
+    return Allocated(dataset.ledger, grant.shares, who=account.name)
+
+
+def grant_for(desk: Desk, account: Account, dataset: Dataset, wanted: int | None) -> tuple[Grant, Allocated]:
+    """Return the allocation that pays: the token's, the chosen one, or the team's first."""
     mine = grants.of_team(desk, account.team, dataset.name)
     chosen = account.grant if account.grant is not None else wanted
     fitting = [one for one in mine if one.shares and chosen in (None, one.id)]
@@ -89,15 +85,11 @@ def grant_for(desk: Desk, account: Account, dataset: Dataset, wanted: int | None
         raise NoAllocation(
             f"there is no allocation of the team {account.team} for this table now; request one from an officer"
         )
-    return fitting[0]
-
-
-def allocated_to(dataset: Dataset, account: Account, grant: Grant) -> Allocated:
-    return Allocated(dataset.ledger, grant.shares, who=account.name)
+    return fitting[0], allocated_to(dataset, account, fitting[0])
 
 
 async def expect(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Expected:
-    """How wrong the answer would be, and whether it would be paid. Nothing is spent or read.
+    """Return the expected errors of an answer, and whether it would be paid. Nothing is spent or read.
 
     Raises:
         QueryRefused: If it cannot be answered privately.
@@ -107,16 +99,12 @@ async def expect(desk: Desk, account: Account, dataset: Dataset, question: Quest
 
 
 def _expected(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Expected:
-    grant = grant_for(desk, account, dataset, question.grant)
-    allocated = allocated_to(dataset, account, grant)
+    _, allocated = grant_for(desk, account, dataset, question.grant)
     with effort_of(desk, account, alone=False):
         planned = _planned(dataset, question)
         errors = dataset.table.expected(planned)
-    return Expected(
-        errors=errors,
-        fits=_fits(dataset, allocated, planned),
-        epsilon_left=allocated.epsilon_left,
-    )
+    fits = _fits(dataset, allocated, planned)
+    return Expected(errors=errors, fits=fits, epsilon_left=allocated.epsilon_left)
 
 
 def _planned(dataset: Dataset, question: Question) -> Planned:
@@ -126,54 +114,44 @@ def _planned(dataset: Dataset, question: Question) -> Planned:
 
 
 def _fits(dataset: Dataset, allocated: Allocated, planned: Planned) -> bool:
-    try:
-        allocated.check(planned.price.event(), relation=RELATION, unit=dataset.policy.budget.unit)
-        return True
-    except BudgetExceeded:
-        return False
+    event, unit = planned.price.event(), dataset.policy.budget.unit
+    return allocated.paying(event, relation=RELATION, unit=unit) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question that was planned and would be paid for, on its way to the thread that asks."""
+    """A question that was planned and would be paid for, with its row of the history."""
 
-    question: Question
     planned: Planned
     allocated: Allocated
     kind: str
-    row: dict[str, Any]  # of the history
+    row: dict[str, Any]
 
 
 def _ready_to_ask(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Asked:
-    grant = grant_for(desk, account, dataset, question.grant)
-    allocated = allocated_to(dataset, account, grant)
+    grant, allocated = grant_for(desk, account, dataset, question.grant)
     with effort_of(desk, account, alone=False):
         planned = _planned(dataset, question)
     if not _fits(dataset, allocated, planned):
         raise allocated.exceeded()
     kind = kind_of(planned, dataset.policy, dataset.name)
     desk.pace.at_least(kind, SECONDS_A_VALUE * planned.values)
-    who = {"account": account.id, "team": account.team, "dataset": dataset.name, "grant": grant.id}
-    return Asked(
-        question=question,
-        planned=planned,
-        allocated=allocated,
-        kind=kind,
-        row={**who, "sql": question.sql, "epsilon": question.epsilon, "state": ASKED, "asked": time.time()},
-    )
+    row = {"account": account.id, "team": account.team, "dataset": dataset.name, "grant": grant.id}
+    row |= {"sql": question.sql, "epsilon": question.epsilon, "state": ASKED, "asked": time.time()}
+    return Asked(planned=planned, allocated=allocated, kind=kind, row=row)
 
 
 async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question) -> tuple[int, Answer]:
-    """Answer a question at its tick; the number in the history, and the answer.
+    """Answer a question at its tick; return its number in the history, and the answer.
 
-    Before its tick the history shows a question as asked, whatever came of it. A refusal of the plan follows
-    from the question, the policy and the ledger, and so may leave at once.
+    Before its tick the history shows a question as asked, even if it was refused or failed. A refusal of the
+    plan follows from the question, the policy and the ledger, and so may leave at once.
 
     Raises:
         QueryRefused: If it cannot be answered privately. Nothing is charged.
         BudgetExceeded: If the allocation has no room. Nothing is charged.
         NoAllocation: If nothing was set aside for the asker.
-        Unanswered: If it failed in a way that must not be told.
+        Unanswered: If it failed for a reason that must not be told.
     """
     await _opened(dataset)
     arrived = time.time()
@@ -186,12 +164,12 @@ async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question
     await desk.pace.leave(arrived, asked.kind, work)
     error = work.exception()
     state = ANSWERED if error is None else "failed" if isinstance(error, Unanswered) else "refused"
-    await asyncio.wrap_future(desk.database.soon(_changed(number, state=state)))
+    desk.database.soon(_changed(number, state=state))  # on disk with the line of the trail, before it leaves
     return number, work.result()
 
 
 async def _opened(dataset: Dataset) -> None:
-    """Wait until the table was looked through, which happens once, whatever is asked."""
+    """Wait until the table is open, which happens once, for all questions."""
     try:
         await asyncio.wrap_future(dataset.ready)
     except Exception as error:
@@ -212,7 +190,7 @@ class Numbered:
 class Paid:
     """A question that was charged, on its way to the thread that reads rows.
 
-    Its answer tells what was spent and left when it was charged: a later figure would tell how long it took.
+    Its answer states the ε spent and left when it was charged: a later figure would tell how long it took.
     """
 
     one: Waiting[Numbered]
@@ -223,7 +201,7 @@ class Paid:
 
 
 def charge_all(dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
-    """In the thread that charges, which waits for no row: charge all that waits in one transaction."""
+    """Charge all waiting questions in one transaction, in the thread that waits for no row."""
     ready: list[tuple[Waiting[Numbered], Ready]] = []
     for one in waiting:
         with _telling(one):
@@ -249,10 +227,9 @@ def _request(dataset: Dataset, asked: Asked) -> ChargeRequest:
 
 
 def answer_all(dataset: Dataset, waiting: Sequence[Waiting[Paid]]) -> None:
-    """In the thread that reads rows: answer all that was charged.
+    """Answer all charged questions, in the thread that reads rows.
 
-    Small questions go first, and what comes after reading rows is done beside this thread for dear ones: they
-    hold up no other.
+    Small questions go first, and the noise of dear ones is drawn in a thread beside: they hold up no other.
     """
     for paid in sorted((one.wanted for one in waiting), key=lambda paid: paid.ready.planned.values):
         with _telling(paid.one):
@@ -273,7 +250,7 @@ def _answer(dataset: Dataset, paid: Paid) -> None:
 
 
 def _keep(one: Waiting[Numbered], answer: Answer) -> None:
-    """The answer is in the history before its tick, and shown by nothing before it."""
+    """Write the answer into the history; no page shows it before its tick."""
 
     def tell(done: Future[Any]) -> None:
         error = done.exception()
@@ -284,7 +261,7 @@ def _keep(one: Waiting[Numbered], answer: Answer) -> None:
 
 @contextmanager
 def _telling(one: Waiting[Numbered]) -> Iterator[None]:
-    """Tell a question's asker how it failed, if it does, and no more of it than they may know."""
+    """Tell a question's asker that it failed, with a reason only if it follows from public facts."""
     try:
         yield
     except (BudgetExceeded, QueryRefused) as error:
@@ -295,11 +272,8 @@ def _telling(one: Waiting[Numbered]) -> Iterator[None]:
 
 def _fail(one: Waiting[Numbered], error: BaseException) -> None:
     _private_log.error("a question could not be answered", exc_info=error)
-    one.outcome.set_exception(
-        Unanswered(
-            "the question could not be answered; it may have been charged: tell an officer the time of day"
-        )
-    )
+    sentence = "the question could not be answered; it may have been charged: tell an officer the time of day"
+    one.outcome.set_exception(Unanswered(sentence))
 
 
 def _changed(number: int, **values: Any) -> db.Change:
@@ -308,35 +282,24 @@ def _changed(number: int, **values: Any) -> db.Change:
 
 
 def finish(desk: Desk) -> None:
-    """Show the answers that were ready and whose tick a stop of the server cut off."""
+    """Show the answers that were ready when the server was stopped before their tick."""
     ready = (db.questions.c.state == ASKED) & db.questions.c.answer.is_not(None)
     with desk.database.write() as connection:
         connection.execute(db.questions.update().where(ready).values(state=ANSWERED))
 
 
 def history(desk: Desk, account: Account, *, count: int = 50) -> list[Any]:
-    """The newest questions of the asker's team, without their answers."""
+    """Return the newest questions of the asker's team, without their answers."""
     shown = [column for column in db.questions.columns if column is not db.questions.c.answer]
+    query = select(*shown, db.accounts.c.name.label("asker")).where(db.questions.c.team == account.team)
+    query = query.join(db.accounts, db.accounts.c.id == db.questions.c.account)
     with desk.database.read() as connection:
-        return list(
-            connection.execute(
-                select(*shown, db.accounts.c.name.label("asker"))
-                .join(db.accounts, db.accounts.c.id == db.questions.c.account)
-                .where(db.questions.c.team == account.team)
-                .order_by(db.questions.c.id.desc())
-                .limit(count)
-            )
-        )
+        return list(connection.execute(query.order_by(db.questions.c.id.desc()).limit(count)))
 
 
 def answer_of(desk: Desk, account: Account, number: int) -> tuple[Any, Answer] | None:
-    """An answer of the asker's team whose tick has come, with its question; None for any other."""
+    """Return a question of the asker's team with its answer, once its tick has come."""
+    shown = (db.questions.c.team == account.team) & (db.questions.c.state == ANSWERED)
     with desk.database.read() as connection:
-        row = connection.execute(
-            select(db.questions).where(
-                db.questions.c.id == number,
-                db.questions.c.team == account.team,
-                db.questions.c.state == ANSWERED,
-            )
-        ).first()
+        row = connection.execute(select(db.questions).where(db.questions.c.id == number, shown)).first()
     return None if row is None else (row, Answer.from_json(row.answer))

@@ -59,46 +59,24 @@ class DeskClient:
     def expect(
         self, sql: str, *, epsilon: float, delta: float | None = None, table: str | None = None
     ) -> tuple[ExpectedError, ...]:
-        """Tell how wrong an answer would be. Nothing is spent.
-
-        Args:
-            sql: The question.
-            epsilon: The ε of the answer.
-            delta: Its δ, where groups are not declared.
-            table: The table, where the desk has several.
-
-        Returns:
-            One error for each column.
-        """
-        found = self._post("expect", table, sql=sql, epsilon=epsilon, delta=delta)
-        return tuple(
-            ExpectedError(
-                column=one["column"],
-                half_width=one["half_width"],
-                in_units_of=one["unit"],
-                rows=one["rows"],
-            )
-            for one in found["expected_errors"]
-        )
+        """Return the expected errors of an answer, one for each column, as for `query`. Nothing is spent."""
+        found = self._post("expect", table, sql=sql, epsilon=epsilon, delta=delta)["expected_errors"]
+        return tuple(ExpectedError(in_units_of=one.pop("unit"), **one) for one in found)
 
     def tables(self) -> list[str]:
-        """Name the tables of the desk.
-
-        Returns:
-            Their names.
-        """
+        """Return the names of the tables of the desk."""
         found: list[str] = self._send("GET", "/api/v1/tables")
         return found
 
     @property
     def epsilon_left(self) -> dict[str, float]:
-        """What is left of each allocation, by its purpose."""
+        """The ε left of each allocation, by its purpose."""
         return {one["purpose"]: one["epsilon_left"] for one in self._send("GET", "/api/v1/allocations")}
 
-    def _post(self, what: str, table: str | None, **asked: Any) -> dict[str, Any]:
+    def _post(self, action: str, table: str | None, **asked: Any) -> dict[str, Any]:
         name = urllib.parse.quote(table or self._only_table(), safe="")
         body = {key: value for key, value in asked.items() if value is not None}
-        found: dict[str, Any] = self._send("POST", f"/api/v1/tables/{name}/{what}", body)
+        found: dict[str, Any] = self._send("POST", f"/api/v1/tables/{name}/{action}", body)
         return found
 
     def _only_table(self) -> str:
@@ -117,27 +95,23 @@ class DeskClient:
             with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            raise _refusal(error.code, _body(error)) from None
+            raise _refusal(error) from None
         except urllib.error.URLError as error:
             raise SfumatoError(f"the desk at {self._url} cannot be reached: {error.reason}") from None
 
 
-def _body(error: urllib.error.HTTPError) -> dict[str, Any]:
+def _refusal(error: urllib.error.HTTPError) -> SfumatoError:
     try:
-        found: dict[str, Any] = json.load(error)
-        return found
+        body: dict[str, Any] = json.load(error)
     except ValueError:
-        return {}
-
-
-def _refusal(status: int, body: dict[str, Any]) -> SfumatoError:
-    sentence = str(body.get("error", f"the desk answered with status {status}"))
-    if status == 409:
+        body = {}
+    sentence = str(body.get("error", f"the desk answered with status {error.code}"))
+    if error.code == 409:
         left = float(body.get("epsilon_left") or 0.0)
         return BudgetExceeded(sentence, epsilon_spent=float("nan"), epsilon_left=left)
-    if status == 422:
+    if error.code == 422:
         return QueryRefused(sentence, nearest=body.get("nearest") or "")
-    return Refused(sentence) if status in (401, 403, 404) else SfumatoError(sentence)
+    return Refused(sentence) if error.code in (401, 403, 404) else SfumatoError(sentence)
 
 
 def connect(url: str, *, token: str, table: str | None = None) -> DeskClient:

@@ -1,7 +1,4 @@
-"""What the desk itself must remember: people, requests, questions, jobs; in SQLite or PostgreSQL.
-
-Budgets are not here. They are in the ledgers, which alone decide what may be spent.
-"""
+"""The desk's own records (accounts, requests, questions, jobs) in SQLite or PostgreSQL; no budgets."""
 
 from __future__ import annotations
 
@@ -9,10 +6,12 @@ import fcntl
 import os
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -30,206 +29,251 @@ from sqlalchemy import (
     Text,
     create_engine,
     event,
-    false,
-    func,
     inspect,
     select,
-    true,
 )
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from sfumato.desk.together import Together, Waiting
 from sfumato.errors import DataUnavailable, InvalidInput, Refused
 from sfumato.postgres import PINNED, check_own, connect, found_in, without_parameters
 
+_T = TypeVar("_T")
 METADATA = MetaData()
 Change = Callable[[Connection], Any]
-"""What writes something into the database."""
+"""A function that writes into the database."""
 PATIENCE = 60.0
 """Seconds to wait for another process's transaction in SQLite."""
+MOST_AT_ONCE = 64
+"""Waiting items that share one turn of a thread."""
 _ALWAYS = ("trail", "grants", "shares")  # tables by which a desk's schema is known
 
 
-def _id() -> Column[int]:
-    return Column("id", Integer, primary_key=True, autoincrement=True)
+# Tables
 
 
-def _account(**options: Any) -> Column[int]:
-    return Column("account", ForeignKey("accounts.id"), **options)
+def _table(name: str, *columns: Column[Any], numbered: bool = True) -> Table:
+    first = [Column("id", Integer, primary_key=True, autoincrement=True)] if numbered else []
+    return Table(name, METADATA, *first, *columns)
 
 
-identity = Table("identity", METADATA, Column("id", String(32), primary_key=True))  # of this desk: one row
-serving = Table("serving", METADATA, Column("id", String(32), primary_key=True))  # empty: for a server's lock
-accounts = Table(
+def _needed(name: str, kind: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False, **options)
+
+
+def _one_of(table: str, *, name: str = "", **options: Any) -> Column[Any]:
+    """Return a column that refers to a row of another table; it is named after it, in the singular."""
+    return Column(name or table.removesuffix("s"), ForeignKey(f"{table}.id"), **options)
+
+
+identity = _table(
+    "identity", Column("id", String(32), primary_key=True), numbered=False
+)  # of this desk: one row
+serving = _table("serving", Column("id", String(32), primary_key=True), numbered=False)  # for a server's lock
+accounts = _table(
     "accounts",
-    METADATA,
-    _id(),
-    Column("name", String(64), nullable=False),
-    Column("key", String(256), nullable=False, unique=True),  # the name as it is compared
-    Column("role", String(16), nullable=False),
-    Column("team", String(64), nullable=False),
-    Column("password", Text),  # argon2; None signs in elsewhere
-    Column("subject", Text, unique=True),  # who it is for an OpenID provider
-    Column("disabled", Boolean, nullable=False, default=False),
-    Column("created", Float, nullable=False),
-    Column("epoch", Integer),  # how often the password changed or the account was closed; None is 0
+    _needed("name", String(64)),
+    _needed("key", String(256), unique=True),  # the name as it is compared
+    _needed("role", String(16)),
+    _needed("team", String(64)),
+    Column("password", Text),  # argon2; None where the account signs in with the provider
+    Column("subject", Text, unique=True),  # at the OpenID provider
+    _needed("disabled", Boolean, default=False),
+    _needed("created", Float),
+    _needed("epoch", Integer, default=0),  # how often the password changed or the account was closed
 )
-tokens = Table(
+tokens = _table(
     "tokens",
-    METADATA,
-    _id(),
-    _account(nullable=False),
-    Column("digest", LargeBinary, nullable=False, unique=True),
-    Column("purpose", Text, nullable=False),
-    Column("grant", ForeignKey("grants.id")),
-    Column("created", Float, nullable=False),
-    Column("revoked", Boolean, nullable=False, default=False),
-    Column("epoch", Integer),  # of the account, when it was made
+    _one_of("accounts", nullable=False),
+    _needed("digest", LargeBinary, unique=True),
+    _needed("purpose", Text),
+    _one_of("grants"),
+    _needed("created", Float),
+    _needed("revoked", Boolean, default=False),
+    _needed("epoch", Integer),  # of the account, when the token was made
 )
-sessions = Table(
+sessions = _table(
     "sessions",
-    METADATA,
     Column("digest", LargeBinary, primary_key=True),
-    _account(nullable=False),
-    Column("csrf", String(64), nullable=False),
-    Column("created", Float, nullable=False),
-    Column("seen", Float, nullable=False),
-    Column("epoch", Integer),  # of the account, when its password was verified
+    _one_of("accounts", nullable=False),
+    _needed("csrf", String(64)),
+    _needed("created", Float),
+    _needed("seen", Float),
+    _needed("epoch", Integer),  # of the account, when its password was verified
+    numbered=False,
 )
-failures = Table(
+failures = _table(
     "failures",
-    METADATA,
     Column("key", String(256), primary_key=True),
-    Column("tries", Integer, nullable=False),
-    Column("until", Float, nullable=False),
+    _needed("tries", Integer),
+    _needed("until", Float),
+    numbered=False,
 )
-trail = Table(
+trail = _table(
     "trail",
-    METADATA,
     Column("sequence", Integer, primary_key=True, autoincrement=False),
-    Column("digest", LargeBinary, nullable=False),
-    Column("text", LargeBinary, nullable=False),
+    _needed("digest", LargeBinary),
+    _needed("text", LargeBinary),
+    numbered=False,
 )
-grants = Table(
+grants = _table(
     "grants",
-    METADATA,
-    _id(),
-    Column("dataset", String(256), nullable=False),  # the first table of the policy
-    Column("team", String(64), nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("epsilon", Float, nullable=False),  # of each period
-    Column("period", String(16), nullable=False),
-    Column("created", Float, nullable=False),
+    _needed("dataset", String(256)),  # the first table of the policy
+    _needed("team", String(64)),
+    _needed("purpose", Text),
+    _needed("epsilon", Float),  # of each period
+    _needed("period", String(16)),
+    _needed("created", Float),
 )
-shares = Table(
+shares = _table(
     "shares",
-    METADATA,
     Column("dataset", String(256), primary_key=True),
     Column("name", String(512), primary_key=True),  # in the ledger too, unless it was taken there
-    Column("origin", String(80)),  # the id by which the ledger knows it; None of an older desk's shares
-    Column("grant", ForeignKey("grants.id"), nullable=False),
-    Column("request", ForeignKey("requests.id")),  # whose approval planned it
-    Column("epsilon", Float, nullable=False),
-    Column("begins", Float, nullable=False),
-    Column("ends", Float),  # None: whenever
-    Column("said", Text, nullable=False),  # who approved it and why, for the ledger
-    Column("made", Boolean, nullable=False, default=False),  # whether the ledger has set it aside
+    _needed("origin", String(80)),  # the id by which the ledger knows it
+    _one_of("grants", nullable=False),
+    _one_of("requests"),  # whose approval planned it
+    _needed("epsilon", Float),
+    _needed("begins", Float),
+    Column("ends", Float),
+    _needed("said", Text),  # who approved it and why, for the ledger
+    _needed("made", Boolean, default=False),  # whether the ledger has set it aside
+    numbered=False,
 )
-requests = Table(
+requests = _table(
     "requests",
-    METADATA,
-    _id(),
-    _account(nullable=False),
-    Column("dataset", String(256), nullable=False),
-    Column("grant", ForeignKey("grants.id")),  # the one to enlarge; None for a new one
-    Column("team", String(64), nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("epsilon", Float, nullable=False),
-    Column("period", String(16), nullable=False),
-    Column("periods", Integer, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("decided_by", ForeignKey("accounts.id")),
-    Column("created", Float, nullable=False),
+    _one_of("accounts", nullable=False),
+    _needed("dataset", String(256)),
+    _one_of("grants"),  # the one to enlarge; None for a new one
+    _needed("team", String(64)),
+    _needed("purpose", Text),
+    _needed("epsilon", Float),
+    _needed("period", String(16)),
+    _needed("periods", Integer),
+    _needed("reason", Text),
+    _needed("state", String(16)),
+    _one_of("accounts", name="decided_by"),
+    _needed("created", Float),
     Column("decided", Float),
 )
-proposals = Table(
+proposals = _table(
     "proposals",
-    METADATA,
-    _id(),
-    Column("act", String(16), nullable=False),
-    Column("words", JSON, nullable=False),  # its parameters
-    Column("digest", String(64), nullable=False, index=True),  # of both
-    Column("title", Text, nullable=False),
-    Column("first", ForeignKey("accounts.id"), nullable=False),  # the officer who proposed it
-    Column("second", ForeignKey("accounts.id")),  # the one who confirmed it
-    Column("half", Text),  # of a password, until it is confirmed
-    Column("state", String(16), nullable=False),
-    Column("created", Float, nullable=False),
+    _needed("act", String(16)),
+    _needed("words", JSON),  # its parameters
+    _needed("digest", String(64), index=True),  # of act, parameters and title
+    _needed("title", Text),
+    _one_of("accounts", name="first", nullable=False),  # the officer who proposed it
+    _one_of("accounts", name="second"),  # the one who confirmed it
+    Column("half", Text),  # of a password, until the act is confirmed
+    _needed("state", String(16)),
+    _needed("created", Float),
     Column("decided", Float),
 )
-questions = Table(
+questions = _table(
     "questions",
-    METADATA,
-    _id(),
-    _account(nullable=False),
-    Column("team", String(64), nullable=False, index=True),
-    Column("dataset", String(256), nullable=False),
-    Column("grant", ForeignKey("grants.id")),
-    Column("sql", Text, nullable=False),
-    Column("epsilon", Float, nullable=False),
-    Column("state", String(16), nullable=False),
+    _one_of("accounts", nullable=False),
+    _needed("team", String(64), index=True),
+    _needed("dataset", String(256)),
+    _one_of("grants"),
+    _needed("sql", Text),
+    _needed("epsilon", Float),
+    _needed("state", String(16)),
     Column("answer", JSON),
-    Column("asked", Float, nullable=False),
+    _needed("asked", Float),
 )
-saved = Table(
+saved = _table(
     "saved",
-    METADATA,
-    _id(),
-    _account(nullable=False),
-    Column("team", String(64), nullable=False, index=True),
-    Column("dataset", String(256), nullable=False),
-    Column("title", String(128), nullable=False),
-    Column("sql", Text, nullable=False),
+    _one_of("accounts", nullable=False),
+    _needed("team", String(64), index=True),
+    _needed("dataset", String(256)),
+    _needed("title", String(128)),
+    _needed("sql", Text),
 )
-paces = Table(
-    "paces",
-    METADATA,
-    Column("kind", String(256), primary_key=True),
-    Column("ticks", Integer, nullable=False),
+paces = _table(
+    "paces", Column("kind", String(256), primary_key=True), _needed("ticks", Integer), numbered=False
 )
-jobs = Table(
+jobs = _table(
     "jobs",
-    METADATA,
-    _id(),
-    _account(nullable=False),
-    Column("team", String(64), nullable=False, index=True),
-    Column("dataset", String(256), nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("words", JSON, nullable=False),  # what was chosen, by option
+    _one_of("accounts", nullable=False),
+    _needed("team", String(64), index=True),
+    _needed("dataset", String(256)),
+    _needed("kind", String(16)),
+    _needed("words", JSON),  # the chosen options
     Column("share", String(512)),  # of the ledger; None where nothing is spent
-    Column("epsilon", Float, nullable=False),
-    Column("state", String(16), nullable=False, index=True),
+    _needed("epsilon", Float),
+    _needed("state", String(16), index=True),
     Column("progress", Float),
     Column("result", JSON),
-    Column("sentence", Text),  # why it failed: for officers
-    Column("tries", Integer, nullable=False, default=0),
-    Column("crashes", Integer, nullable=False, default=0),  # tries that ended by themselves without a word
-    Column("created", Float, nullable=False),
+    Column("sentence", Text),  # the reason of a failure, for officers
+    _needed("tries", Integer, default=0),
+    _needed("crashes", Integer, default=0),  # tries that ended without reporting how
+    _needed("created", Float),
     Column("started", Float),
     Column("ended", Float),
-    Column("origin", String(80)),  # by which its ledger knows what it reserved; None of an older desk's jobs
-    Column("folder", String(80)),  # of its newest try, below that of all runs
+    _needed("origin", String(80)),  # the id by which its ledger knows the amounts that it reserved
+    Column("folder", String(80)),  # of its newest try, in the folder of all runs
 )
-_UNPAID = {questions: false(), jobs: false(), shares: shares.c.made.is_(False)}
-"""Rows for which a ledger has not paid, of the tables of those for which it may have."""
 
 
 def inserted(connection: Connection, table: Table, **values: Any) -> int:
-    """Add a row; its number."""
+    """Add a row, and return its number."""
     made = connection.execute(table.insert().values(**values))
     assert made.inserted_primary_key is not None
     return int(made.inserted_primary_key[0])
+
+
+# One thread for many
+
+
+@dataclass(frozen=True)
+class Waiting(Generic[_T]):
+    """An item that waits for a thread, and the future of its outcome."""
+
+    wanted: _T
+    outcome: Future[Any] = field(default_factory=Future)
+
+
+class Together(Generic[_T]):
+    """One thread that takes all waiting items at once, in their order, so that they share one transaction.
+
+    Args:
+        work: Handles the items, and sets each outcome, at once or later.
+        name: Name of the thread.
+    """
+
+    def __init__(self, work: Callable[[Sequence[Waiting[_T]]], None], *, name: str) -> None:
+        self._work = work
+        self._waiting: deque[Waiting[_T]] = deque()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, wanted: _T) -> Future[Any]:
+        waiting = Waiting(wanted)
+        waiting.outcome.set_running_or_notify_cancel()  # an asker who leaves stops nothing
+        self._waiting.append(waiting)
+        self._thread.submit(self._turn)
+        return waiting.outcome
+
+    def first(self, work: Callable[[], None]) -> Future[None]:
+        """Run other work in the thread, before all items that are submitted later."""
+        return self._thread.submit(work)
+
+    def _turn(self) -> None:
+        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
+        try:
+            if taken:  # an earlier turn may have taken them all
+                self._work(taken)
+        except BaseException as error:
+            for one in taken:
+                if not one.outcome.done():
+                    one.outcome.set_exception(error)
+
+    def close(self) -> None:
+        """Finish all waiting items, and end the thread."""
+        self._thread.shutdown(wait=True)
+
+
+# The database
 
 
 class Database:
@@ -248,8 +292,10 @@ class Database:
             self._make_first()
             with self.write() as connection:  # two desks that start together do not both make the tables
                 METADATA.create_all(connection)
-                self._add_columns(connection)
-            self.id = self._known_id()
+                known: str | None = connection.execute(select(identity.c.id)).scalar()
+                self.id = known or secrets.token_hex(8)
+                if known is None:
+                    connection.execute(identity.insert().values(id=self.id))
         except SQLAlchemyError as error:
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise InvalidInput(
@@ -268,16 +314,6 @@ class Database:
             if not inspect(self.engine).has_table(identity.name, schema=self._schema):
                 raise
 
-    def _add_columns(self, connection: Connection) -> None:
-        """Add the columns that the database of an older version lacks; they are empty in its rows."""
-        found, names = inspect(connection), self.engine.dialect.identifier_preparer
-        for table in METADATA.sorted_tables:
-            known = {column["name"] for column in found.get_columns(table.name, schema=self._schema)}
-            for column in (one for one in table.columns if one.name not in known):
-                kind = column.type.compile(self.engine.dialect)
-                words = f"ADD COLUMN {names.format_column(column)} {kind}"
-                connection.exec_driver_sql(f"ALTER TABLE {self._named(table)} {words}")
-
     @property
     def _schema(self) -> str | None:
         translated: dict[None, str] = self.engine.get_execution_options().get("schema_translate_map", {})
@@ -288,46 +324,14 @@ class Database:
         place = "" if self._schema is None else f"{names.quote_identifier(self._schema)}."
         return place + names.format_table(table)
 
-    def _known_id(self) -> str:
-        with self.read() as connection:
-            known: str | None = connection.execute(select(identity.c.id)).scalar()
-        if known is not None:
-            return known
-        with self.write() as connection:
-            known = connection.execute(select(identity.c.id)).scalar() or secrets.token_hex(8)
-            connection.execute(identity.delete())
-            connection.execute(identity.insert().values(id=known))
-        return known
-
-    def mend_references(self) -> list[str]:
-        """Mend rows that refer to rows that are gone, as edits by other programs leave them; say so.
-
-        A reference that may be empty is emptied, and a token whose allocation is gone is revoked. A row that
-        must refer to something is deleted, unless a ledger may have paid for it. PostgreSQL checks every
-        transaction, and so has none.
-        """
-        found: list[str] = []
+    def orphans(self) -> list[str]:
+        """Describe rows that refer to rows that are gone, as edits by other programs leave them in SQLite."""
         if self.engine.dialect.name != "sqlite":
-            return found
-        with self.write() as connection:
-            connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
-            for table in METADATA.sorted_tables:  # parents first: what is emptied or deleted leaves no new ones
-                for key in sorted(table.foreign_keys, key=lambda key: bool(key.parent.nullable)):
-                    column, parent = key.parent, key.column
-                    gone = column.is_not(None) & column.not_in(select(parent))
-                    count = connection.execute(select(func.count()).select_from(table).where(gone)).scalar()
-                    if not count:
-                        continue
-                    if column.nullable:
-                        revoked = {"revoked": True} if table is tokens else {}
-                        connection.execute(table.update().where(gone).values({column.name: None} | revoked))
-                        done = "emptied"
-                    else:
-                        gone &= _UNPAID.get(table, true())
-                        kept = count - connection.execute(table.delete().where(gone)).rowcount
-                        done = f"deleted, {kept} kept" if kept else "deleted"
-                    found.append(f"{count} of {table.name} to {parent.table.name} ({done})")
-        return [f"the desk's database referred to rows that are gone: {', '.join(found)}"] if found else found
+            return []
+        with self.read() as connection:
+            found = {f"{row[0]} to {row[2]}" for row in connection.exec_driver_sql("PRAGMA foreign_key_check")}
+        told = f"the desk's database refers to rows that are gone: {', '.join(sorted(found))}; restore a copy"
+        return [told] if found else []
 
     def lease(self) -> None:
         """Hold the desk until the database is closed: one server at a time, so that a job runs once.
@@ -362,13 +366,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Look something up; holds nobody back."""
+        """Read without a transaction; no writer waits for it."""
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Alone among all threads and processes; on disk at the end, or undone."""
+        """Write alone among all threads and processes; on disk at the end, or undone."""
         with self._writing, _explained(), self.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 # It takes the privilege to change the table: no other role can hold writers up.
@@ -376,11 +380,9 @@ class Database:
             yield connection
 
     def soon(self, change: Change) -> Future[Any]:
-        """Write something together with whatever else waits; what it found, once it is on disk.
+        """Apply a change together with others that wait; the future has its result once it is on disk.
 
-        Args:
-            change: Writes through the connection that it is given. It may be called again if what it was
-                written together with failed.
+        A change may be called again if one that it was written with failed.
         """
         return self._soon.submit(change)
 
@@ -391,7 +393,7 @@ class Database:
         except Exception as error:
             if len(waiting) == 1:
                 waiting[0].outcome.set_exception(error)
-            else:  # nothing was written: what is not to blame is written by itself
+            else:  # nothing was written: each is tried by itself
                 for one in waiting:
                     self._write_all([one])
             return

@@ -1,17 +1,20 @@
-"""One gate for every route: each says who may pass, and one that does not say so is not served.
+"""The gate of every route, and the shield around the application.
 
-Programs come with a token (Authorization: Bearer …) and may use /api only; browsers come with a cookie and may
-use pages only. So no page of another site can make a browser use the API, and every form that changes something
-carries the session's word.
+Each route says who may pass, and one that does not say so is not served. Programs come with a token
+(Authorization: Bearer …) and may use /api only; browsers come with a cookie and may use pages only. So no page
+of another site can make a browser use the API, and every form that changes something carries a word of its
+session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import json
+import re
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,25 +22,43 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from sfumato.desk import accounts, sessions
-from sfumato.desk.accounts import Account, Role
-from sfumato.desk.acts import ACTS
+from sfumato.desk import accounts, trail
+from sfumato.desk.accounts import Account, Role, Session
+from sfumato.desk.decisions import ACTS
 from sfumato.desk.desk import Desk
-from sfumato.desk.throttle import network_of
+from sfumato.desk.limits import network_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 SAFE = ("GET", "HEAD")
 MOST_FIELDS = 1000
-API = "/api/"
+LARGEST_BODY = 256 * 1024
+API, STATIC = "/api/", "/static/"
+TOO_MANY = "expected fewer requests a minute from here; wait a moment"
+_KINDS = re.compile(rb'application/(json|x-www-form-urlencoded)(; ?charset="?utf-8"?)?', re.IGNORECASE)
+"""Of bodies. Others, and other encodings, are refused unread: parsing some takes seconds."""
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}
 
 
 class Stopped(Exception):
-    """A request that goes no further.
-
-    Args:
-        status: The HTTP status.
-        sentence: What the asker is told.
-    """
+    """A request that goes no further, with the status and the sentence of its answer."""
 
     def __init__(self, status: int, sentence: str, *, seconds: float | None = None) -> None:
         super().__init__(sentence)
@@ -46,24 +67,21 @@ class Stopped(Exception):
         self.seconds = seconds
 
 
+# Access to routes
+
+
 @dataclass(frozen=True)
 class Access:
-    """Who may use a route: some roles, or everybody.
+    """The roles that may use a route, or all visitors.
 
-    Attributes:
-        roles: The roles.
-        everybody: Whether all may, signed in or not.
-        act: What an officer does there, by its name in the table of acts.
-        alone: Why an officer who changes something there needs no second one.
+    `act` is the act of an officer there, by its name in the table of acts; `alone` the reason why an officer
+    who changes something there needs no second one.
     """
 
     roles: frozenset[Role]
     everybody: bool = False
     act: str | None = None
     alone: str | None = None
-
-    def allows(self, role: Role | None) -> bool:
-        return self.everybody or role in self.roles
 
 
 def allow(*roles: Role, act: str | None = None, alone: str | None = None) -> Callable[[_F], _F]:
@@ -72,7 +90,7 @@ def allow(*roles: Role, act: str | None = None, alone: str | None = None) -> Cal
 
 
 def everybody() -> Callable[[_F], _F]:
-    """Mark a route as for anybody, signed in or not."""
+    """Mark a route as for all visitors, signed in or not."""
     return _marked(Access(frozenset(), everybody=True))
 
 
@@ -90,7 +108,7 @@ def access_of(route: APIRoute) -> Access:
 
 
 def table_of(app: FastAPI) -> dict[tuple[str, str], Access]:
-    """Every route with who may use it; raises for one that does not say, or not what an officer does there."""
+    """Return the access to every route; raise for a route without one, or of officers without an act."""
     found = {}
     for context in iter_route_contexts(app.routes):
         route = context.original_route
@@ -107,14 +125,17 @@ def table_of(app: FastAPI) -> dict[tuple[str, str], Access]:
     return found
 
 
+# The gate
+
+
 def effort(request: Request) -> AbstractContextManager[None]:
-    """Compute something long in this thread, within what the account may have computed; 429 beyond it."""
+    """Run something long in this thread, within the account's limit of computing; 429 beyond it."""
     return effort_of(request.app.state.desk, request.state.account)
 
 
 @contextmanager
 def effort_of(desk: Desk, account: Account, *, alone: bool = True) -> Iterator[None]:
-    """The same of an account; not `alone`, as many such things at once as come."""
+    """The same for an account; `alone` limits the number of threads."""
     key = f"account {account.id}"
     if not desk.effort.begin(key, alone=alone):
         raise Stopped(429, "expected less to compute at once; wait a moment", seconds=30)
@@ -126,33 +147,24 @@ def effort_of(desk: Desk, account: Account, *, alone: bool = True) -> Iterator[N
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from, as limits count it."""
+    """Return the network that a request comes from, as limits count it."""
     return network_of(request.client.host if request.client else "")
 
 
-TOO_MANY = "expected fewer requests a minute from here; wait a moment"
-
-
-def admits(desk: Desk, scope: MutableMapping[str, Any]) -> bool:
-    """Count a request against what may come from its address, before anything else is done with it."""
-    limit = desk.arrivals if _names_an_account(scope) else desk.visitors
-    return limit.take(address_of(Request(scope)))
-
-
-def _names_an_account(scope: MutableMapping[str, Any]) -> bool:
-    """Whether a request comes with a token or a session, be it right or wrong."""
-    cookie = f"{sessions.COOKIE}=".encode()
+def _names_an_account(scope: Scope) -> bool:
+    """Return whether a request comes with a token or a session, be it right or wrong."""
+    cookie = f"{accounts.COOKIE}=".encode()
     return any(
         name == b"authorization" or (name == b"cookie" and cookie in value) for name, value in scope["headers"]
     )
 
 
 async def gate(request: Request) -> None:
-    """Find out who asks, and stop what is not allowed. Runs before every route."""
+    """Find the account of a request, and stop it if its route is not for that. Runs before every route."""
     desk: Desk = request.app.state.desk
     access = access_of(request.scope["route"])
     request.state.account = request.state.session = None
-    await _who(request, desk)
+    await _authenticate(request, desk)
     account: Account | None = request.state.account
     if account is not None and not desk.buckets.take(f"account {account.id}"):
         raise Stopped(429, "expected fewer requests a minute; wait a moment", seconds=5)
@@ -161,22 +173,22 @@ async def gate(request: Request) -> None:
     if access.everybody:
         return
     if account is None:
-        raise Stopped(401, "expected a token that is valid, or somebody signed in; sign in again")
-    if not access.allows(account.role):
+        raise Stopped(401, "expected a token that is valid, or a session; sign in again")
+    if account.role not in access.roles:
         raise Stopped(403, f"this is not for the role {account.role}; ask an officer")
 
 
-async def _who(request: Request, desk: Desk) -> None:
+async def _authenticate(request: Request, desk: Desk) -> None:
     if request.scope["path"].startswith(API):
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and token:
             request.state.account = await asyncio.to_thread(_by_token, desk, token.strip())
         return
-    cookie = request.cookies.get(sessions.COOKIE)
+    cookie = request.cookies.get(accounts.COOKIE)
     asleep = request.headers.get("x-desk-refresh") is not None
     session = None
     if cookie:
-        session = await asyncio.to_thread(sessions.find, desk.database, cookie, asleep=asleep)
+        session = await asyncio.to_thread(accounts.find_session, desk.database, cookie, asleep=asleep)
     if request.method not in SAFE:
         await _check_form(request, desk, session)
     if session is not None:
@@ -188,31 +200,130 @@ def _by_token(desk: Desk, token: str) -> Account | None:
         return accounts.by_token(connection, token)
 
 
-async def _check_form(request: Request, desk: Desk, session: sessions.Session | None) -> None:
-    """A form must come from a page of ours: by the browser's own word, and by a word in the form.
+async def _check_form(request: Request, desk: Desk, session: Session | None) -> None:
+    """Refuse a form that comes from no page of ours: by the browser's own headers, and by a word in the form.
 
     Our pages send no referrer, and browsers then call the origin of their forms "null".
     """
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    foreign = origin not in (None, "null", *_own_origins(request, desk)) or site in ("cross-site", "same-site")
-    request.state.form = _form(await request.body())
+    host, site = request.headers.get("host", ""), request.headers.get("sec-fetch-site")
+    own = (None, "null", desk.settings.address or "", f"http://{host}", f"https://{host}")
+    foreign = request.headers.get("origin") not in own or site in ("cross-site", "same-site")
+    body, limit = await request.body(), f"expected a form in UTF-8 with at most {MOST_FIELDS} fields"
+    try:
+        fields = urllib.parse.parse_qsl(body.decode(), True, errors="strict", max_num_fields=MOST_FIELDS)
+    except ValueError:  # among them one of decoding
+        raise Stopped(400, limit) from None
+    request.state.form = dict(fields)
     word = request.state.form.get("csrf", "")
     if session is not None:
         fits = hmac.compare_digest(word.encode(), session.csrf.encode())
     else:
-        fits = desk.visits.fits(request.cookies.get(sessions.VISIT), word)
+        fits = desk.visits.fits(request.cookies.get(accounts.VISIT), word)
     if foreign or not fits:
         raise Stopped(403, "this form is no longer valid; go back, load the page again and repeat")
 
 
-def _form(body: bytes) -> dict[str, str]:
-    """The fields of a form, each once."""
-    try:
-        return dict(urllib.parse.parse_qsl(body.decode(), True, errors="strict", max_num_fields=MOST_FIELDS))
-    except ValueError:  # among them one of decoding
-        raise Stopped(400, f"expected a form in UTF-8 with at most {MOST_FIELDS} fields") from None
+# The shield
 
 
-def _own_origins(request: Request, desk: Desk) -> tuple[str, ...]:
-    host = request.headers.get("host", "")
-    return (desk.settings.address or "", f"http://{host}", f"https://{host}")
+class TooMuch(Exception):
+    """A body that is larger than any form of ours."""
+
+
+class Shield:
+    """Counts a request, and reads the whole of it; sets headers; writes the trail before an answer leaves.
+
+    Args:
+        inner: The application.
+        desk: The desk whose trail is written.
+    """
+
+    def __init__(self, inner: Application, desk: Desk) -> None:
+        self.inner, self.desk = inner, desk
+        secure = {"strict-transport-security": "max-age=31536000"} if desk.settings.secure else {}
+        self._headers = {**_HEADERS, **secure}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.inner(scope, receive, send)
+            return
+        scope["state"] = {**scope.get("state", {})}
+        answer = self._answering(scope, send)
+        limit = self.desk.arrivals if _names_an_account(scope) else self.desk.visitors
+        if not limit.take(address_of(Request(scope))):
+            await _refuse(answer, 429, TOO_MANY)
+            return
+        try:
+            body = await _whole(scope, receive)
+        except TooMuch:
+            await _refuse(answer, 413, f"expected at most {LARGEST_BODY} bytes")
+            return
+        if body is None:
+            return  # the client left before the request was complete
+        kinds = [value for name, value in scope["headers"] if name == b"content-type"]
+        if body and not all(map(_KINDS.fullmatch, kinds)):
+            await _refuse(answer, 415, "expected a form, as a page sends it, or JSON, each in UTF-8")
+            return
+        await self.inner(scope, _again(body, receive), answer)
+
+    def _answering(self, scope: Scope, send: Send) -> Send:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                line = self._line(scope, message["status"])
+                if line is not None:  # written also for an asker who left meanwhile
+                    await asyncio.shield(asyncio.wrap_future(trail.record(self.desk.database, **line)))
+                own = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+                given = [pair for pair in message.get("headers", []) if pair[0].decode() not in self._headers]
+                message = {**message, "headers": [*given, *own]}
+            await send(message)
+
+        return answer
+
+    def _line(self, scope: Scope, status: int) -> dict[str, Any] | None:
+        """Return a line of the trail about a request; None where it has none, or is counted only."""
+        route = getattr(scope.get("route"), "path", None) or "unknown"
+        if route.startswith(STATIC):
+            return None
+        account = scope["state"].get("account")
+        method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
+        if account is None or status == 429:  # a flood does not fill the disk
+            self.desk.counted.add(None if account is None else account.name, method, route, status)
+            return None
+        numbers = {name: value for name, value in scope.get("path_params", {}).items() if type(value) is int}
+        told = {"method": method, "route": route, "numbers": numbers, "status": status}
+        return {"who": account.name, "role": str(account.role), **told}
+
+
+async def _whole(scope: Scope, receive: Receive) -> bytes | None:
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    if not length.isdigit() or int(length[:20]) > LARGEST_BODY:
+        raise TooMuch
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            raise TooMuch
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the whole body first."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def first_the_body() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return first_the_body
+
+
+async def _refuse(send: Send, status: int, sentence: str) -> None:
+    body = json.dumps({"error": sentence}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if status == 429:
+        headers.append((b"retry-after", b"30"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,21 +1,27 @@
-"""One job in a process of its own: charge once, work, and say what came of it."""
+"""The processes beside the server: a keeper, which takes jobs, and a runner for each of them.
+
+`python -m sfumato.desk.runner DESK.toml` keeps, and with the numbers of a job and its try it runs that. Each
+ends when its standard input does, which is when the process that started it has ended, in any way.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
 from sfumato.desk import database as db
-from sfumato.desk import image_jobs, jobs
+from sfumato.desk import jobs
 from sfumato.desk.config import Settings, load_settings
 from sfumato.desk.database import Database
-from sfumato.desk.keeper import end_with_input
 from sfumato.errors import BudgetExceeded, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest, Head, Ledger, Reservation
 from sfumato.ledger.rule import same_releases
@@ -23,14 +29,42 @@ from sfumato.policy import Policy
 from sfumato.query.answer import ledger_place
 from sfumato.storage import RunFolder, make_folder
 
-Watch = Callable[[float], None]
+PAUSE = 0.5  # seconds between looks at the queue
 _EVERY = 1.0  # seconds between writes of the progress
 
 
-class PaidOnce(Ledger):
-    """A ledger that one job charges once: what an earlier try of the same job reserved is this try's.
+# The keeper
 
-    *Why that is sound*: a try's reservation is settled before anybody is told how it ended, so one that is open
+
+def keep(place: Path) -> None:
+    """Run jobs one after another, for ever."""
+    database = Database(load_settings(place).database)
+    jobs.put_back(database)
+    while True:
+        job = jobs.take(database)
+        if job is None:
+            time.sleep(PAUSE)
+            continue
+        words = [sys.executable, "-m", "sfumato.desk.runner", str(place), str(job.id), str(job.tries)]
+        quiet = subprocess.DEVNULL  # a library may print rows
+        runner = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+        while runner.poll() is None:
+            if jobs.state_of(database, job.id) == jobs.CANCELLING:
+                runner.kill()
+                runner.wait()
+            time.sleep(PAUSE)
+        if runner.stdin is not None:
+            runner.stdin.close()
+        jobs.put_back_one(database, job.id, job.tries)
+
+
+# One job
+
+
+class PaidOnce(Ledger):
+    """A ledger that one job charges once: the reservation of an earlier try of the job is this try's.
+
+    *Why that is sound*: a try's reservation is settled before the end of the try is told, so one that is open
     is of a try that was interrupted and showed nothing. The job has one release, that of the one try that ends,
     and the others are as if they had not been (the times at which they ended aside). The ledger alone decides
     that: a desk whose database was lost, or is an older copy, counts its jobs anew and pays for each again.
@@ -38,11 +72,11 @@ class PaidOnce(Ledger):
 
     job = ""
     payable: Callable[[], None] = staticmethod(lambda: None)
-    """Raises where the job may not be charged now; what an earlier try reserved was checked then."""
+    """Raises where the job may not be charged now; reservations of an earlier try were checked then."""
     _taken: frozenset[Head] = frozenset()  # by this try
 
-    def of_job(self, number: int, share: str | None, *, origin: str | None = None) -> PaidOnce:
-        self.job = f"desk job {number}" + (f" ({origin})" if origin else "")
+    def of_job(self, number: int, share: str | None, *, origin: str = "") -> PaidOnce:
+        self.job = f"desk job {number} ({origin})"
         self.spend_under(share, purpose=self.job)
         return self
 
@@ -77,7 +111,7 @@ class PaidOnce(Ledger):
         return found
 
     def settle(self) -> None:
-        """Close what the job has reserved, and nothing of another job, of this desk or another.
+        """Close the reservations of the job, and of no other job of this desk or another.
 
         All of it is spent, unless no try had begun with it when the job ended.
         """
@@ -91,14 +125,14 @@ class PaidOnce(Ledger):
 
 
 def run(home: Path, number: int, tries: int) -> None:
-    """Do a job's try; every way in which it can end is in the database."""
+    """Do a job's try; every way in which it can end is written into the database."""
     settings = load_settings(home)
     database = Database(settings.database)
     with database.read() as connection:
         job = connection.execute(select(db.jobs).where(db.jobs.c.id == number)).one()
-    folder = settings.runs / jobs.folder_of(job)
+    folder = settings.runs / job.folder
     make_folder(folder)
-    os.chdir(folder)  # what is written names no place outside
+    os.chdir(folder)  # files are written by names that tell no place outside
     state, sentence, result = jobs.DONE, None, None
     try:
         result = _WORK[job.kind](settings, database, job)
@@ -108,32 +142,23 @@ def run(home: Path, number: int, tries: int) -> None:
         state, sentence = jobs.FAILED, str(error)
     except Exception as error:
         state, sentence = jobs.FAILED, f"an unexpected {type(error).__name__}"
-    place, policy = _policy(settings, job.dataset)
-    with _ledger(place, policy) as ledger:
-        ledger.of_job(number, None, origin=job.origin).settle()
+    with _opened(settings, database, job)[1] as ledger:
+        ledger.settle()
     jobs.end(database, number, tries, state, result=result, sentence=sentence)
 
 
-def _policy(settings: Settings, name: str) -> tuple[Path, Policy]:
-    return next(
-        (place, policy) for place, policy in settings.policies.items() if policy.private_names[0] == name
-    )
-
-
 def _opened(settings: Settings, database: Database, job: Any) -> tuple[Policy, PaidOnce]:
-    place, policy = _policy(settings, job.dataset)
-    ledger = _ledger(place, policy).of_job(job.id, job.share, origin=job.origin)
+    """Return a job's policy, and its ledger, which charges the job's share."""
+    found = settings.policies.items()
+    place, policy = next((place, one) for place, one in found if one.private_names[0] == job.dataset)
+    ledger = PaidOnce.open(ledger_place(policy, place), dataset=policy.dataset)
+    assert isinstance(ledger, PaidOnce)
+    ledger.of_job(job.id, job.share, origin=job.origin)
     ledger.payable = lambda: jobs.check_payable(database, ledger.state, job)
     return policy, ledger
 
 
-def _ledger(place: Path, policy: Policy) -> PaidOnce:
-    ledger = PaidOnce.open(ledger_place(policy, place), dataset=policy.dataset)
-    assert isinstance(ledger, PaidOnce)
-    return ledger
-
-
-def _watch(database: Database, job: Any, total: float) -> Watch:
+def _watch(database: Database, job: Any, total: float) -> Callable[[float], None]:
     said = time.monotonic()
 
     def watch(done: float) -> None:
@@ -149,9 +174,8 @@ def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
     from sfumato.learn.table import TableTraining
 
     policy, ledger = _opened(settings, database, job)
-    words = job.words
-    chosen = {"target": words["target"], "epsilon": job.epsilon, "leave_out": words.get("leave_out", ())}
-    ready = TableTraining.prepare(policy, model=words["model"], **chosen)
+    chosen = {name: job.words[name] for name in ("target", "model", "leave_out")}
+    ready = TableTraining.prepare(policy, epsilon=job.epsilon, **chosen)
     with ledger:
         run = ready.train(ledger=ledger, out="model", watch=_watch(database, job, ready.releases))
     facts = {"epsilon": run.epsilon, "delta": run.delta, "left_out": list(run.left_out)}
@@ -164,18 +188,12 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
     from sfumato.synthesis import Request, release
 
     policy, ledger = _opened(settings, database, job)
-    words = job.words
-    chosen = {"target": words["target"], "epsilon": job.epsilon, "leave_out": words.get("leave_out", ())}
-    request = Request.of(policy, rows=words["rows"], **chosen)
-    make_folder(Path("table"))
+    chosen = {name: job.words[name] for name in ("target", "rows", "leave_out")}
+    request = Request.of(policy, epsilon=job.epsilon, **chosen)
+    marginals, place = engine_marginals(request, policy), Path("table/synthetic.csv")
+    make_folder(place.parent)
     with ledger:
-        found = release(
-            request,
-            engine_marginals(request, policy),
-            ledger=ledger,
-            out=Path("table/synthetic.csv"),
-            sampler=SecretStream(),
-        )
+        found = release(request, marginals, ledger=ledger, out=place, sampler=SecretStream())
     facts = {
         "epsilon": found.epsilon,
         "delta": request.delta,
@@ -184,40 +202,63 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
         "not_measured": [", ".join(clique) for clique in found.report["not_measured"]],
         "notes": list(found.notes),
     }
-    return {"facts": facts, "files": _files(Path("table"))}
+    return {"facts": facts, "files": _files(place.parent)}
 
 
 def _pate(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    """Let teachers label the public images, and train a student on the labels."""
+    from sfumato import pate
+
     policy, ledger = _opened(settings, database, job)
-    chosen = image_jobs.pate_settings(policy, teachers=job.words["teachers"], epsilon=job.epsilon)
-    watch = _watch(database, job, 1.0)
+    chosen = jobs.pate_settings(policy, teachers=job.words["teachers"], epsilon=job.epsilon)
+    watch, delta = _watch(database, job, 1.0), policy.budget.delta
     with ledger:
-        facts = image_jobs.run_pate(policy, ledger, chosen, out=Path("labels"), progress=watch)
+        found = pate.run(
+            *_images_of(policy),
+            chosen,
+            delta=delta,
+            ledger=ledger,
+            out=Path("labels"),
+            progress=lambda _, share: watch(share),
+        )
+    labels = {"labels": chosen.plan.queries, "student_accuracy": found.student_accuracy}
+    facts = {"epsilon": found.epsilon, "delta": delta, **labels}
     return {"facts": facts, "files": _files(RunFolder(Path("labels")).release), "run": "labels"}
 
 
 def _images(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    """Draw images, and measure them against the public ones."""
+    from sfumato.plugins import part
+    from sfumato.randomness import SecretStream
+
     policy, ledger = _opened(settings, database, job)
-    request = image_jobs.image_request(policy, images=job.words["rows"], epsilon=job.epsilon)
-    make_folder(Path("images"))
+    request = jobs.image_request(policy, images=job.words["rows"], epsilon=job.epsilon)
+    (rows, test), place = _images_of(policy), Path("images/drawn.npz")
+    make_folder(place.parent)
     with ledger:
-        facts = image_jobs.run_images(policy, ledger, request, out=Path("images/drawn.npz"))
-    return {"facts": facts, "files": _files(Path("images"))}
+        made = part("images").release_images(
+            request, rows, ledger=ledger, out=place, sampler=SecretStream(), test=test
+        )
+    facts = {"epsilon": made.epsilon, "delta": request.delta, "images": request.images}
+    return {"facts": facts, "files": _files(place.parent)}
+
+
+def _images_of(policy: Policy) -> tuple[Any, Any]:
+    """Return the private images, and the public ones."""
+    private = replace(jobs._loaded(policy.source, "train"), public_size=policy.public_size)
+    return private, replace(jobs._loaded(policy.source, "test"), visibility="public")
 
 
 def _report(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
-    """One page of the models that the team has trained."""
+    """Write one page about the models that the team has trained."""
     from sfumato.report import write_report
 
+    mine = (db.jobs.c.team == job.team) & (db.jobs.c.dataset == job.dataset)
     with database.read() as connection:
-        rows = connection.execute(
-            select(db.jobs).where(
-                db.jobs.c.team == job.team, db.jobs.c.dataset == job.dataset, db.jobs.c.state == jobs.DONE
-            )
-        ).all()
+        rows = connection.execute(select(db.jobs).where(mine, db.jobs.c.state == jobs.DONE)).all()
     os.chdir(settings.runs)
-    runs = [jobs.folder_of(row) / row.result["run"] for row in rows if "run" in row.result]
-    page = write_report(runs, jobs.folder_of(job) / "report.html")
+    runs = [Path(row.folder) / row.result["run"] for row in rows if "run" in row.result]
+    page = write_report(runs, Path(job.folder) / "report.html")
     return {"facts": {"runs": len(runs), "sections": list(page.sections)}, "files": ["report.html"]}
 
 
@@ -231,11 +272,25 @@ _WORK: dict[str, Callable[[Settings, Database, Any], dict[str, Any]]] = {
 
 
 def _files(folder: Path) -> list[str]:
-    """What was released, by its place in the folder of the try; nothing private is among it."""
-    private = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(str(path) for path in private if "private" not in path.parts)
+    """Return the released files by their place in the folder of the try; no private one is among them."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path) for path in found if "private" not in path.parts)
+
+
+def _end_with_input() -> None:
+    """End this process as soon as its standard input does."""
+
+    def watch() -> None:
+        while os.read(0, 4096):  # not through sys.stdin, whose lock would be held while Python shuts down
+            pass
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":
-    end_with_input()
-    run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _end_with_input()
+    if len(sys.argv) == 2:
+        keep(Path(sys.argv[1]))
+    else:
+        run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

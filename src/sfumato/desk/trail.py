@@ -1,11 +1,11 @@
-"""Every request, in a chain like the ledger's: who asked for what, when, and what came of it.
+"""The trail: every request in a chain like the ledger's, with its account, route and status.
 
-No words of a question and no answer are in it: these are in the ledger and in the history of the team.
+No question and no answer is in it: these are in the ledger and in the history of the team.
 
-Requests without an account, and those beyond an account's limit, are counted: one line a minute. The oldest
-lines are thinned: requests that changed nothing are taken out, and all others are kept, such as decisions,
-spending, and what the command line did. A line of the trail then says up to where, with a hash of all that was
-kept, so that nothing of it can be changed or taken out unnoticed later.
+Requests without an account, and those beyond an account's limit, are counted, in one line a minute. The oldest
+lines are thinned: requests that changed nothing are taken out, and decisions, spending and the acts of the
+command line are kept. A line of the trail then states up to where, with a hash of all that was kept, so that
+no change or removal there goes unnoticed later.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from sfumato.errors import LedgerTampered
 from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
 
 MOST_LINES = 1_000_000
-"""So many lines are there in full, about 300 MB."""
+"""Number of newest lines that are kept in full, about 300 MB."""
 STEP = 1000
-"""Every so many lines the oldest ones are thinned out."""
+"""After so many lines the oldest ones are thinned."""
 COUNTED_FOR = 60.0
 """Seconds of requests that share a line."""
 THINNED, COUNTED = "thinned", "counted"
-"""Routes of the lines about other lines, and what these hold."""
+"""Routes of the lines about other lines, and the names of their contents."""
 _TELLING = ("/ask", "/jobs", "/api/v1/tables/{name}/expect")
-"""Routes by which a POST with status 200 tells a price or an error, and changes nothing."""
+"""Routes by which a POST with status 200 shows a price or an error, and changes nothing."""
 _SIGNED_IN = "/openid/back"
-"""Route by which a GET begins a session."""
-_LAST = select(db.trail).order_by(db.trail.c.sequence.desc()).limit(1)
+"""The route by which a GET begins a session."""
 
 
-class Counted:
+class Counts:
     """Requests that have no line of their own, by account, route and status; used by one thread."""
 
     def __init__(self, database: Database) -> None:
@@ -52,34 +51,36 @@ class Counted:
         self._counts[f"{who or 'not signed in'}: {method} {route} {status}"] += 1
 
     def write(self) -> None:
-        """One line about all that was counted since the last one; none if nothing was."""
-        counts, since = dict(self._counts), self._since
-        if counts:
+        """Write one line about all requests that were counted since the last one, if there were any."""
+        if self._counts:
+            record(self._database, **_about(COUNTED), since=self._since, counted=dict(self._counts))
             self._counts, self._since = Counter(), ""
-            record(self._database, **_about_lines(COUNTED), since=since, counted=counts)
 
 
-def record(database: Database, **what: Any) -> Future[Head]:
-    """Add one line; where it stands, once it is on disk."""
-    line = {"time": _now(), **what}
+def record(database: Database, **line: Any) -> Future[Head]:
+    """Add one line; the future has its place once it is on disk."""
+    line = {"time": _now(), **line}
     return database.soon(lambda connection: _add(connection, line))
+
+
+def noted(database: Database, who: str, method: str, route: str, status: str) -> Future[Head]:
+    """Add a line about an act of the desk itself or of the command line."""
+    return record(database, who=who, role=None, method=method, route=route, numbers={}, status=status)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _about_lines(route: str) -> dict[str, Any]:
+def _about(route: str) -> dict[str, Any]:
     return {"who": None, "role": None, "method": "several", "route": route, "numbers": {}, "status": None}
 
 
 def _add(connection: Connection, line: dict[str, Any]) -> Head:
-    found = connection.execute(_LAST).first()
+    found = connection.execute(select(db.trail).order_by(db.trail.c.sequence.desc()).limit(1)).first()
     last = None if found is None else unseal(_row(found)).head
     if last is not None and (last.sequence + 1) % STEP == 0 and last.sequence >= MOST_LINES:
-        last = _insert(
-            connection, {**_about_lines(THINNED), "time": _now(), THINNED: _thin(connection, last)}, last
-        )
+        last = _insert(connection, {**_about(THINNED), "time": _now(), THINNED: _thin(connection, last)}, last)
     return _insert(connection, line, last)
 
 
@@ -90,9 +91,9 @@ def _insert(connection: Connection, line: dict[str, Any], after: Head | None) ->
 
 
 def _thin(connection: Connection, last: Head) -> dict[str, Any]:
-    """Take out old requests that changed nothing; up to which line, and a hash of all that is kept there.
+    """Take out old requests that changed nothing. Return the last line looked at, and a hash of those kept.
 
-    Some at a time, so that no writer waits long: those after where the thinning before this one ended.
+    Some at a time, so that no writer waits long: those after the end of the thinning before this one.
     """
     columns = db.trail.c.sequence
     before = connection.execute(select(db.trail).where(columns == last.sequence + 1 - STEP)).first()
@@ -101,15 +102,15 @@ def _thin(connection: Connection, last: Head) -> dict[str, Any]:
     end = min(last.sequence - MOST_LINES, begin + 5 * STEP)
     found = connection.execute(select(db.trail).where(columns > begin, columns <= end).order_by(columns)).all()
     entries = [unseal(_row(one)) for one in found]
-    idle = [one.sequence for one in entries if not _changed_something(one.body)]
+    idle = [one.sequence for one in entries if not _changes(one.body)]
     connection.execute(db.trail.delete().where(columns.in_(idle)))
-    lasting = [one for one in entries if _changed_something(one.body)]
     through = entries[-1].head if entries else Head(sequence=begin, hash=said.get("hash", ""))
-    return {"through": through.sequence, "hash": through.hash, "kept": _hash_of(lasting, after=kept)}
+    kept = _hash_of([one for one in entries if _changes(one.body)], after=kept)
+    return {"through": through.sequence, "hash": through.hash, "kept": kept}
 
 
-def _changed_something(line: Mapping[str, Any]) -> bool:
-    """Whether a line is of a change; lines about other lines are of none."""
+def _changes(line: Mapping[str, Any]) -> bool:
+    """Return whether a line is about a change; lines about other lines are not."""
     status = line["status"]
     if line["route"] == _SIGNED_IN:
         return status == 303
@@ -127,7 +128,7 @@ def _hash_of(entries: Sequence[Entry], *, after: str = "") -> str:
 
 
 def entries(database: Database) -> Iterator[Entry]:
-    """All lines, oldest first, each checked against its hash and the one before.
+    """Yield all lines, oldest first, each checked against its hash and the one before.
 
     Raises:
         LedgerTampered: If a line was changed, moved or taken out.
@@ -148,7 +149,7 @@ def entries(database: Database) -> Iterator[Entry]:
 
 
 def newest(database: Database, count: int, *, before: int | None = None) -> list[Entry]:
-    """The newest lines, or those before a line, newest first."""
+    """Return the newest lines, or those before a line, newest first."""
     query = select(db.trail).order_by(db.trail.c.sequence.desc()).limit(count)
     with database.read() as connection:
         rows = connection.execute(query if before is None else query.where(db.trail.c.sequence < before)).all()

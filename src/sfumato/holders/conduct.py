@@ -324,11 +324,7 @@ def coordinate(
     waiting: float,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> Coordinated:
-    """Go through the rounds of a study that are left, and end it.
-
-    Raises:
-        Refused: If too few holders came, or more rounds were abandoned than declared.
-    """
+    """Go through the rounds of a study that are left, and end it, as `Conductor.run`."""
     started = time.perf_counter()
     make_folder(out, readable=False)
     log = Log(out / ROUNDS, study=study.digest, dimension=study.noise.dimension)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import nn
 
 from sfumato.accounting import NoEvent
@@ -111,9 +110,7 @@ class Node:
             trainer.step(batch, self.study.task.loss)
             if on_step is not None:
                 on_step(trainer)
-        with torch.no_grad():
-            for name, value in trainer.average.values.items():
-                trainer.parameters[name].copy_(value)
+        trainer.use_average()
         return trainer.certificate(delta=self.study.delta, caveats=(*self.study.caveats(), *caveats))
 
     @property

@@ -53,7 +53,7 @@ class Simulated:
 
     Attributes:
         study: The study, with keys made for it.
-        model: The trained head, which takes features and not rows, or the network; all holders have the same.
+        model: The trained head, which takes features and not rows, or the network.
         test_accuracy: The share of right answers on the public test rows; None without any.
         certificates: Of each holder that took part, by its place from 1.
         abandoned: Number of abandoned rounds; at most `study.spare`.
@@ -135,18 +135,9 @@ def simulate(
     A holder whose ledger has no room stays out of the study.
 
     Args:
-        rows: Private rows that declare their size and classes; their name selects the recipe.
-        test: Public rows to measure accuracy on; None to measure nothing.
-        parties: The number of holders, and of those that may be lost or collude.
-        epsilon: The ε of the study against the best informed adversary of `parties`.
-        delta: Its δ.
         spare: Number of rounds that may be abandoned; they are priced like all others.
-        holders_per_unit: Most holders that have one unit. Rows are dealt out to one each; the price is for so
-            many.
+        holders_per_unit: Most holders that have one unit; rows are dealt out to one each.
         network: The network to train in place of the default recipe's head.
-        losses: The holders that are lost in a round, by its number from 1, and at which message; by default
-            `parties.dropped` holders, chosen anew in each round.
-        ledgers: The holders' ledgers by place, from 1; a holder without one is not charged.
         on_step: Called after each step of the first holder that takes part.
 
     Returns:

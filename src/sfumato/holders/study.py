@@ -11,38 +11,37 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 import os
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from msgspec import Meta
 
 from sfumato import _validate, accounting
 from sfumato.accounting import DpEvent, Relation
+from sfumato.caveats import Caveat, Code
 from sfumato.errors import BudgetExceeded, InvalidInput, NotVerified
 from sfumato.holders.masks import Modulus
 from sfumato.holders.parties import Parties
 from sfumato.holders.rounds import Signed, Terms
-from sfumato.holders.tasks import TABLE, Images, Network, NetworkTerms, Table, check_names
+from sfumato.holders.tasks import TABLE, Images, Network, NetworkTerms, Table, TableTerms
 from sfumato.ledger import Ledger
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.signing import PrivateKey, PublicKey, signer
 from sfumato.mechanisms import GaussianShares
+from sfumato.schema import Count, Model, Positive, Whole, Words, read, read_file
 from sfumato.storage import json_bytes, write_new
 from sfumato.training import NoiseShares, Optimization, TrainingPlan
 
 RELATION = Relation.ADD_REMOVE
 _PURPOSE = "holders study"
-_PARTIES = ("dropped", "colluding")
-_LARGEST_FILE = 2**20
-_LARGEST_SIGNATURE = 2**14
-_MOST_CLASSES = 2**16
+_LARGEST_FILE, _LARGEST_SIGNATURE = 2**20, 2**14  # in bytes
 _PREFIX = bytes.fromhex("302a300506032b6570032100")  # of every Ed25519 key in such a file (RFC 8410)
 
 
@@ -79,16 +78,15 @@ class Agreed(ABC):
         """Raise the error that charging the study would raise; nothing is charged."""
         ledger.check(self.event(), relation=RELATION, unit=self.unit)
 
-    def caveats(self) -> tuple[str, ...]:
+    def caveats(self) -> tuple[Caveat, ...]:
         """Return the caveats of a holder's certificate."""
         parties = self.parties
+        counts = {name: getattr(parties, name) for name in ("holders", "counted", "dropped", "colluding")}
         against = ", ".join(f"{name} {value:.3g}" for name, value in self.epsilons().items())
         return (
-            f"noise made by {parties.holders} holders; the price counts the {parties.counted} shares that are "
-            f"left with {parties.dropped} holders lost and {parties.colluding} colluding with the coordinator",
-            f"ε against each adversary at δ={self.delta:g}: {against}",
-            "a holder that lies in its numbers, or adds no noise, is not seen under masks; the declared number "
-            "of colluding holders covers those",
+            Code.NOISE_BY_HOLDERS(**counts),
+            Code.EACH_ADVERSARY(delta=self.delta, epsilons=against),
+            Code.LYING_HOLDER(),
         )
 
     def signed(self, key: PrivateKey) -> Signed:
@@ -144,6 +142,30 @@ class Verified(Generic[S]):
         self.study.check_signatures(self.signatures)
 
 
+class _Section(Model):
+    """The section `study` of a file."""
+
+    name: Words
+    data: Words
+    classes: Annotated[int, Meta(ge=2, le=2**16)]
+    public_size: Whole
+    largest_share: Annotated[float, Meta(gt=0, le=1)]
+    unit: Words
+    epsilon: Positive
+    delta: Annotated[float, Meta(gt=0, le=1)]
+    dropped: Count
+    colluding: Count
+    spare: Count
+    holders_per_unit: Whole = 1
+
+
+class _File(Model):
+    study: _Section
+    holders: dict[str, str]
+    network: NetworkTerms | None = None
+    table: TableTerms | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study(Agreed):
     """A head on public features, or a network on images or a table, trained by DP-SGD over several holders.
@@ -192,17 +214,6 @@ class Study(Agreed):
     table: Table | None = None
 
     def __post_init__(self) -> None:
-        for name in ("name", "data", "unit"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidInput(f"expected {name} of a study to be a text, got another type")
-        if _validate.integer("classes", self.classes, least=2) > _MOST_CLASSES:
-            raise InvalidInput(f"expected at most {_MOST_CLASSES} classes, got classes={self.classes}")
-        _validate.integer("public_size", self.public_size, least=1)
-        _validate.integer("spare", self.spare)
-        _validate.integer("holders_per_unit", self.holders_per_unit, least=1)
-        _validate.positive("epsilon", self.epsilon)
-        _validate.probability("largest_share", self.largest_share)
-        _validate.probability("delta", self.delta)
         self._keep_keys(enough=len(self.keys) == self.parties.holders)
         if self.network is not None and self.table is not None:
             raise InvalidInput("expected a section network or a section table in a study, got both")
@@ -218,33 +229,30 @@ class Study(Agreed):
 
     @classmethod
     def read(cls, path: str | Path) -> Study:
-        return cls.from_dict(read_toml(path))
+        return cls.from_dict(read_study(path))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Study:
         """Read the sections `study` and `holders`, and `network` or `table` if there is one."""
-        check_names("a study file", data, ("study", "holders"), optional=("network", TABLE))
-        said, keys = data["study"], data["holders"]
-        optional = {"holders_per_unit"}
-        names = {field.name for field in fields(cls)} - {"parties", "keys", "network", "table"}
-        check_names("section study", said, names - optional | set(_PARTIES), optional=optional)
+        found: _File = read(_File, data, name="a study file")
+        said = found.study.to_json()
+        lost = {name: said.pop(name) for name in ("dropped", "colluding")}
         return cls(
-            parties=Parties(holders=len(keys), **{name: said[name] for name in _PARTIES}),
-            keys={name: _key(name, value) for name, value in keys.items()},
-            network=NetworkTerms.from_dict(data["network"]) if "network" in data else None,
-            table=Table.from_dict(data[TABLE], unit=said["unit"]) if TABLE in data else None,
-            **{name: value for name, value in said.items() if name not in _PARTIES},
+            parties=Parties(holders=len(found.holders), **lost),
+            keys={name: _key(name, value) for name, value in found.holders.items()},
+            network=found.network,
+            table=None if found.table is None else Table.of(found.table, unit=found.study.unit),
+            **said,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        terms = {field.name: getattr(self, field.name) for field in fields(self)}
-        parties: Parties = terms.pop("parties")
-        keys = {name: _line(key) for name, key in terms.pop("keys").items()}
-        sections = {name: terms.pop(name) for name in ("network", "table")}
+        names = [name for name in _Section.__struct_fields__ if hasattr(self, name)]
+        lost = {"dropped": self.parties.dropped, "colluding": self.parties.colluding}
+        sections = {"network": self.network, "table": self.table}
         return {
-            "study": {**terms, **{name: getattr(parties, name) for name in _PARTIES}},
-            "holders": keys,
-            **{name: section.to_dict() for name, section in sections.items() if section is not None},
+            "study": {**{name: getattr(self, name) for name in names}, **lost},
+            "holders": {name: _line(key) for name, key in self.keys.items()},
+            **{name: section.to_json() for name, section in sections.items() if section is not None},
         }
 
     @cached_property
@@ -345,16 +353,9 @@ class Study(Agreed):
 # Files
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a study's file."""
-    with Path(path).open("rb") as file:
-        text = file.read(_LARGEST_FILE + 1)
-    if len(text) > _LARGEST_FILE:
-        raise InvalidInput(f"expected a study of at most {_LARGEST_FILE} bytes in {path}, got more")
-    try:
-        return tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
+def read_study(path: str | Path) -> dict[str, Any]:
+    """Read a study's TOML file."""
+    return read_file(path, "a study", largest=_LARGEST_FILE)
 
 
 def write_signature(path: str | os.PathLike[str], signature: Signed) -> None:
@@ -393,17 +394,7 @@ def read_signature(path: str | os.PathLike[str]) -> Signed:
     study.check_signatures([read_signature(path) for path in ("delft.json", "utrecht.json", "leiden.json")])
     ```
     """
-    with Path(path).open("rb") as file:
-        text = file.read(_LARGEST_SIGNATURE)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(
-            f"expected {os.fspath(path)} to hold a signature in JSON, got another file"
-        ) from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"expected {os.fspath(path)} to hold one JSON object, got another value")
-    return found
+    return read_file(path, "a signature", largest=_LARGEST_SIGNATURE)
 
 
 def _key(name: str, value: Any) -> PublicKey:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import datetime
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy.typing as npt
 import torch
+from msgspec import Meta
 from torch import nn
 
 from sfumato import _validate, models
@@ -26,16 +27,15 @@ from sfumato.learn.features import bare, build, caveats, featured
 from sfumato.learn.features import card as card_of
 from sfumato.learn.features import head_only as recipe_for
 from sfumato.learn.table import mlp
-from sfumato.learn.table.encoding import Encoding
-from sfumato.learn.table.evaluation import measure
-from sfumato.learn.table.reading import Source, public_rows
+from sfumato.learn.table.encoding import Encoding, Source, Target, public_rows
+from sfumato.learn.table.model import measure
 from sfumato.learn.table.run import TableTraining
-from sfumato.learn.table.target import Target
 from sfumato.mechanisms.shares import MARGIN
 from sfumato.models import prior_note
 from sfumato.policy import Column, Policy, policy_from_dict
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
+from sfumato.schema import Json, Model, Positive, Whole
 from sfumato.training import LossFunction, Optimization, TrainingPlan, cross_entropy
 
 TABLE = "table"
@@ -142,11 +142,10 @@ class Images(Task):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkTerms:
+class NetworkTerms(Model):
     """The section `network` of a study: a network with random initial weights, and how it is trained.
 
-    Args:
+    Attributes:
         model: A name of `sfumato.models.MODELS`.
         shape: Channels, height and width of an image.
         steps: Number of steps.
@@ -166,36 +165,18 @@ class NetworkTerms:
     """
 
     model: str
-    shape: tuple[int, int, int]
-    steps: int
-    expected_batch: float
-    clip_norm: float
-    learning_rate: float
-    seed: int = 0
+    shape: tuple[Whole, Whole, Whole]
+    steps: Whole
+    expected_batch: Positive
+    clip_norm: Positive
+    learning_rate: Positive
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str):
-            raise InvalidInput("expected model to be the name of a network, got another type")
+        super().__post_init__()
         _validate.one_of("model", self.model, models.MODELS)
-        shape = tuple(self.shape) if isinstance(self.shape, list | tuple) else ()
-        if len(shape) != 3 or shape[1] != shape[2]:
+        if self.shape[1] != self.shape[2]:
             raise InvalidInput(f"expected shape = [channels, side, side], got shape={self.shape}")
-        for number in shape:
-            _validate.integer("shape", number, least=1)
-        object.__setattr__(self, "shape", shape)
-        _validate.integer("steps", self.steps, least=1)
-        for name in ("expected_batch", "clip_norm", "learning_rate"):
-            _validate.positive(name, getattr(self, name))
-        if not _validate.integer("seed", self.seed) < 2**32:
-            raise InvalidInput(f"expected seed below 2**32, got seed={self.seed}")
-
-    @classmethod
-    def from_dict(cls, data: Any) -> NetworkTerms:
-        names = {field.name for field in fields(cls)}
-        return cls(**check_names("section network", data, names - {"seed"}, optional=("seed",)))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "shape": list(self.shape)}
 
     def build(self, classes: int) -> nn.Module:
         return models.build(
@@ -265,9 +246,17 @@ def _material_of_images(
     )
 
 
+class TableTerms(Model):
+    """The section `table` of a study: the target, the rows of one unit that count, and all columns."""
+
+    target: str
+    rows: Whole
+    columns: dict[str, Json]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table(Task):
-    """A network with one hidden layer on the declared columns of tables; `from_dict` makes one.
+    """A network with one hidden layer on the declared columns of tables; `of` makes one.
 
     `policy` declares the columns, as each holder's own policy must; it has no source.
     """
@@ -276,23 +265,14 @@ class Table(Task):
     policy: Policy
 
     @classmethod
-    def from_dict(cls, section: Any, *, unit: str) -> Table:
-        """Read the section `table`: the target, the rows of one unit that count, and all columns.
+    def of(cls, terms: TableTerms, *, unit: str) -> Table:
+        """Make the task; InvalidInput if the target cannot be learned, or there is no column to learn from."""
+        kept = {"rows": terms.rows, "column": None if unit == "record" else unit}
+        said = {"columns": terms.columns, "unit": kept, "budget": {"epsilon": 1.0, "unit": unit}}
+        policy = policy_from_dict(said, source="study")
+        return cls(target=Target.of(policy, terms.target).name, policy=policy)
 
-        Raises:
-            InvalidInput: If the target cannot be learned, or there is no column to learn from.
-        """
-        check_names("section table", section, ("target", "rows", "columns"))
-        if not isinstance(section["columns"], Mapping):
-            raise InvalidInput("expected a section table.columns, got another value")
-        kept = {"rows": section["rows"], "column": None if unit == "record" else unit}
-        budget = {"epsilon": 1.0, "unit": unit}
-        policy = policy_from_dict(
-            {"columns": section["columns"], "unit": kept, "budget": budget}, source="study"
-        )
-        return cls(target=Target.of(policy, section["target"]).name, policy=policy)
-
-    def to_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the section `table`, with days as texts."""
         columns = {name: _declared(column) for name, column in self.policy.columns.items()}
         return {"target": self.target, "rows": self.policy.unit.rows, "columns": columns}
@@ -400,18 +380,6 @@ def dealt(rows: Dataset, place: int, of: int) -> Dataset:
     return replace(
         rows, inputs=rows.inputs[place - 1 :: of].copy(), targets=rows.targets[place - 1 :: of].copy()
     )
-
-
-def check_names(
-    where: str, data: Any, expected: Collection[str], *, optional: Collection[str] = ()
-) -> Mapping[str, Any]:
-    """Return a section of a study's file, if it has exactly the expected names."""
-    if not isinstance(data, Mapping) or set(data) - set(optional) != set(expected):
-        raise InvalidInput(
-            f"expected in {where} exactly {', '.join(sorted(expected))}, got "
-            f"{_validate.shown(sorted(map(str, data)) if isinstance(data, Mapping) else data)}"
-        )
-    return data
 
 
 def _declared(column: Column) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""What `sfumato train` runs: prepare (read what is public, price), then train (charge, learn, release).
+"""The run of `sfumato train`: prepare (read what is public, price), then train (charge, learn, release).
 
-By default a private linear head on public features, which lost the least accuracy whatever the images; or any
+By default a private linear head on public features, which lost the least accuracy on all images tried; or any
 network of `sfumato.models`, from random weights.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,22 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 from torch import nn
 
-from sfumato import models
+from sfumato import _validate, models, runs
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as priced
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import Evaluation, evaluate
 from sfumato.learn import features
 from sfumato.learn.features import Recipe, declared
-from sfumato.learn.options import Canaries, HoldOut, Settings
 from sfumato.learn.statistic import StatisticPlan
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.ledger.rule import same_releases
 from sfumato.models import FeatureClassifier
-from sfumato.randomness import Sampler
+from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import ModelCard, Predictor, Released
 from sfumato.storage import CHECKPOINT, RunFolder
 from sfumato.training import (
@@ -50,57 +51,143 @@ from sfumato.training import (
     moved_by_a_pixel,
     train,
 )
-from sfumato.training.arguments import check_ledger, check_test
 from sfumato.training.checkpoint import can_resume
+from sfumato.training.data import ChosenRows
 from sfumato.training.devices import usable_device
-from sfumato.training.hold_out import price, size_without
-from sfumato.training.ownership import RECORD
-from sfumato.training.rate import settled
-from sfumato.training.sources import ChosenRows
-from sfumato.training.wanted import Wanted
+from sfumato.training.hold_out import check_ledger, price, size_without
+from sfumato.training.optimization import settled
+from sfumato.training.plan import RECORD
+from sfumato.training.run import check_test
 
 if TYPE_CHECKING:
     from sfumato.audit import Verdict
 
 RECIPE = "recipe"
+EPOCHS, LARGEST_BATCH = 10.0, 1024
+_STEPS = (100, 200)  # at least and at most, before the batch is larger than 1,024
 Place = str | os.PathLike[str]
 Watch = Callable[[PrivateTrainer], None]
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Trained:
-    """A released classifier: what it is, what it cost, how good it is on public or paid-for records.
+def usual_batch(size: int, epochs: float, weights: int) -> int:
+    """Return the default expected batch of a network, from public figures alone.
 
-    Attributes:
-        result: Plan, history, cost and certificate.
-        predictor: Predicts, as `sfumato.load` would.
-        test: Accuracy and loss on public rows, if there are any.
-        held_out: Accuracy on private rows kept out, if it was asked for.
-        epsilon_with_hold_out: ε of both together.
-        verdict: What the canaries proved, if there were any.
-        seconds: How long it took.
+    Large batches lose less to noise, but few steps learn little: a network takes as many steps as the square
+    root of its number of weights, between 100 and 200, or more of 1,024 rows each. Chosen on training rows of
+    scikit-learn's digits; other ε call for hardly another batch, and the learning rate follows the noise.
+
+    >>> usual_batch(60_000, 10, 26_010), usual_batch(1_437, 10, 9_610), usual_batch(1_437, 3, 9_610)
+    (1024, 144, 43)
+    """
+    steps = min(max(math.sqrt(weights), _STEPS[0]), _STEPS[1])
+    return min(LARGEST_BATCH, size, max(1, round(size * epochs / steps)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Changes to a recipe, or to a network's defaults; None changes nothing.
+
+    Args:
+        epochs: How often each record is used, on average.
+        batch: How many records a step uses, on average.
+        learning_rate: The step size.
+        clip_norm: The bound of one record's gradient.
+        seed: Fixes the first weights, which are public. The noise cannot be seeded.
+        noise: "banded" or "lambda-cgd": go through the records in a fixed order, with noise that later steps
+            take back in part. Neighbours are then those of zero-out.
+        moved: Learn from each image moved by a pixel in four directions too, for networks from random weights.
     """
 
-    result: TrainingResult  # of the whole classifier
-    predictor: Predictor
-    test: Evaluation | None  # on public images
-    held_out: NoisyAccuracy | None = None
-    epsilon_with_hold_out: float | None = None
-    verdict: Verdict | None = None  # of the canaries
-    seconds: float
+    epochs: float | None = None
+    batch: int | None = None
+    learning_rate: float | None = None
+    clip_norm: float | None = None
+    seed: int = 0
+    noise: str | None = None
+    moved: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "learning_rate", "clip_norm"):
+            if getattr(self, name) is not None:
+                _validate.positive(name, getattr(self, name))
+        if self.batch is not None:
+            _validate.integer("batch", self.batch, least=1)
+        if self.noise is not None:
+            _validate.one_of("noise", self.noise, ("banded", "lambda-cgd"))
+
+    def said(self, *names: str) -> dict[str, Any]:
+        """Return those of the names that have a value."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def choices(self, unit: str) -> dict[str, Any]:
+        """Return further fields of a plan for one row of each unit."""
+        whose = {} if unit == RECORD else {"unit": unit, "rows_per_unit": 1}
+        if self.noise is None:
+            return whose
+        return {**whose, "sampling": "cyclic", "relation": "zero-out", "noise": self.noise}
+
+    def adjusted(self, recipe: Recipe, size: int) -> Recipe:
+        rate = recipe.sample_rate
+        if self.batch is not None:
+            rate = _validate.probability("batch / size", self.batch / size)
+        steps = recipe.steps if self.epochs is None else max(1, round(self.epochs / rate))
+        return replace(recipe, sample_rate=rate, steps=steps, **self.said("clip_norm"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldOut:
+    """The share of the records that is kept out of training, and the ε of measuring on them, on top."""
+
+    share: float
+    epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        size_without(self.share, 1)
+        _validate.positive("hold_out_epsilon", self.epsilon)
+
+    @property
+    def event(self) -> DpEvent:
+        return price(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canaries:
+    """How many canaries are planted among the rows, to attack the run with, and of which kind.
+
+    Args:
+        count: How many.
+        kind: "dirac", weights of their own, observed in every step; or "labels", mislabelled rows, seen as a
+            black box.
+    """
+
+    count: int
+    kind: str = "dirac"
+
+    def __post_init__(self) -> None:
+        _validate.integer("canaries", self.count, least=1)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trained:
+    """A released classifier, its cost, and its accuracy on public or paid-for records."""
+
+    result: TrainingResult  # plan, history, cost and certificate of the whole classifier
+    predictor: Predictor  # predicts, as `sfumato.load` would
+    test: Evaluation | None  # accuracy and loss on public rows, if there are any
+    held_out: NoisyAccuracy | None = None  # accuracy on private rows kept out, if it was asked for
+    epsilon_with_hold_out: float | None = None  # ε of both together
+    verdict: Verdict | None = None  # the bound that the canaries proved, if there were any
+    seconds: float  # how long it took
+
+    def __repr__(self) -> str:
+        text, held = f"Trained{repr(self.result).removeprefix('TrainingResult')}", self.held_out
+        if held is None:
+            return text
+        return f"{text}\n  {'held out':<13}  {held.accuracy:.4f} ({held.low:.4f} to {held.high:.4f})"
 
     @property
     def test_accuracy(self) -> float | None:
         return None if self.test is None else self.test.accuracy
-
-    def __repr__(self) -> str:
-        held = self.held_out
-        more = (
-            ""
-            if held is None
-            else f"\n  {'held out':<13}  {held.accuracy:.4f} ({held.low:.4f} to {held.high:.4f})"
-        )
-        return f"Trained{repr(self.result).removeprefix('TrainingResult')}{more}"
 
     @property
     def model(self) -> nn.Module:
@@ -119,24 +206,6 @@ class Trained:
 class Classifier:
     """A private training run, priced and ready to be charged. `prepare` makes one; `train` leaves it unchanged.
 
-    Args:
-        network: What is trained.
-        card: What the released file says of itself.
-        rows: The private rows, as the network takes them.
-        test: Public rows to measure accuracy on.
-        plan: What will be done, priced.
-        delta: The δ at which it is priced.
-        optimization: Optimizer, learning rate and schedule.
-        purpose: One line for the ledger's readers.
-        caveats: Sentences for the certificate.
-        recipe: The recipe, if features come from one.
-        statistic: What is measured of the private features before the head is trained, if anything.
-        hold_out: Accuracy on private rows kept out, at a price.
-        canaries: Canaries for an audit.
-        views: Several views of each row, whose gradients are averaged before clipping.
-        nets: Where the networks below the features come from, if they are not those that ship.
-        first_weights: How the network's first weights were made.
-
     ```python
     trained = Classifier.prepare(rows, test, epsilon=1).train(ledger=ledger, out="out/mnist")
     trained.test_accuracy, trained.predictor.predict(images)
@@ -145,19 +214,19 @@ class Classifier:
 
     network: nn.Module  # all of it, untrained
     card: ModelCard
-    rows: Dataset  # as the part that learns sees them
-    test: Dataset | None
+    rows: Dataset  # private, as the part that learns takes them
+    test: Dataset | None  # public
     plan: TrainingPlan
     delta: float
     optimization: Optimization
     purpose: str = "private training"
     caveats: tuple[str, ...] = ()
     recipe: Recipe | None = None  # None: a network from random weights
-    statistic: StatisticPlan | None = None
+    statistic: StatisticPlan | None = None  # of the private features, released before the head is trained
     hold_out: HoldOut | None = None
     canaries: Canaries | None = None
-    views: Views | None = None
-    nets: Path | None = None
+    views: Views | None = None  # of each row, whose gradients are averaged before clipping
+    nets: Path | None = None  # the networks below the features, if they are not those that ship
     first_weights: str | None = None
 
     @classmethod
@@ -184,7 +253,7 @@ class Classifier:
             delta: Its δ.
             model: A network of `sfumato.models`, or "recipe".
             recipe: Features and settings; the recipe for the data set by default.
-            settings: What to change of the recipe or the network's defaults.
+            settings: Changes to the recipe or the network's defaults.
             hold_out: Measure accuracy on private rows that are kept out, at a price.
             canaries: Plant canaries, for an audit.
             nets: A folder of networks that `sfumato prior` made, in place of those that ship, to measure with:
@@ -195,39 +264,35 @@ class Classifier:
         """
         check_test(test)
         told = settings or Settings()
+        common: dict[str, Any] = {"delta": delta, "hold_out": hold_out, "canaries": canaries}
         size, more = _sizes(rows, hold_out, canaries)
-        if model == RECIPE:
-            _refuse_moves(told, "features come from public networks; choose a network, such as --model cnn")
-            warn_of_little_protection("this training", epsilon, delta, people=size)
-            # Canaries attack the head's training; what is measured before it would hide nothing from them.
-            alone = canaries is not None or told.noise is not None
-            default = features.head_only if alone else features.recipe_for
-            chosen = told.adjusted(recipe or default(rows.name), size)
-            classes = declared(rows)[1]
-            build = features.build if nets is None else partial(features.build_on, nets)
-            network = build(chosen, classes=classes)
-            terms = _terms(chosen, network, epsilon, delta, size, more, told.choices(rows.unit))
-            parts = _on_public_features(network, rows, test, chosen, nets)
-        else:
-            parts = {"rows": rows, "test": test, **_network(model, rows, told.seed)}
-            terms = _calibrated(rows, epsilon, delta, size + more, told)
-            if canaries is not None:
-                _refuse_moves(told, "canaries are no images")
-            if told.moved:
-                parts |= {"views": _views_of(rows), "purpose": "private training, images moved by a pixel"}
-        said = replace(terms["optimization"], **told.said("learning_rate"))
-        terms["optimization"] = said if model == RECIPE else settled(said, terms["plan"], parts["network"])
-        return cls(delta=delta, hold_out=hold_out, canaries=canaries, **parts, **terms)
+        if model != RECIPE:
+            return cls(
+                **common, **_from_random_weights(model, rows, test, epsilon, delta, size + more, told, canaries)
+            )
+        _refuse_moves(told, "features come from public networks; choose a network, such as --model cnn")
+        warn_of_little_protection("this training", epsilon, delta, people=size)
+        # Canaries attack the head's training; a statistic released before it would hide nothing from them.
+        default = features.head_only if canaries is not None or told.noise is not None else features.recipe_for
+        chosen = told.adjusted(recipe or default(rows.name), size)
+        network = features.build(chosen, classes=declared(rows)[1], nets=nets)
+        terms = _terms(chosen, network, epsilon, delta, size, more, told.choices(rows.unit))
+        terms["optimization"] = replace(terms["optimization"], **told.said("learning_rate"))
+        return cls(
+            network=network,
+            nets=nets,
+            card=features.card(chosen, rows, nets=nets),
+            rows=features.featured(network, rows),
+            test=None if test is None else features.featured(network, test),
+            purpose=f"linear head on public features ({', '.join(chosen.extractors)})",
+            caveats=features.caveats(chosen, rows.name, nets=nets),
+            recipe=chosen,
+            **common,
+            **terms,
+        )
 
     def at(self, epsilon: float) -> Classifier:
-        """Take the same recipe on the same features, for another ε; the learning rate follows the recipe.
-
-        Args:
-            epsilon: The ε of training.
-
-        Returns:
-            The other run.
-        """
+        """Take the same recipe on the same features, for another ε; the learning rate follows the recipe."""
         if self.recipe is None:
             raise InvalidInput("expected a recipe, got a network; prepare it for the other epsilon")
         size, more = _sizes(self.rows, self.hold_out, self.canaries)
@@ -235,34 +300,17 @@ class Classifier:
         return replace(self, **_terms(self.recipe, self.network, epsilon, self.delta, size, more, choices))
 
     def on(self, device: str) -> Classifier:
-        """The same run with its network on a device of torch; the rows follow it there.
-
-        Args:
-            device: As torch names it, such as "cpu", "cuda" or "cuda:1".
-
-        Returns:
-            The other run, with a copy of the network; this one stays where it is.
-
-        Raises:
-            InvalidInput: If torch does not know the name, or the machine has no such device.
-        """
+        """Return the same run with a copy of its network on a device of torch, such as "cuda:1"."""
         return replace(self, network=copy.deepcopy(self.network).to(usable_device(device)))
 
     @property
     def events(self) -> list[DpEvent]:
-        """All that the run releases: the training, and the accuracy on what is kept out."""
+        """All that the run releases: the training, and the accuracy on records kept out."""
         held = [] if self.hold_out is None else [price(self.hold_out.epsilon, self.plan.relation)]
         return [self.training_event(), *held]
 
     def training_event(self, steps: int | None = None) -> DpEvent:
-        """What is measured first, if anything, and the first steps of training.
-
-        Args:
-            steps: How many steps; all by default.
-
-        Returns:
-            The event.
-        """
+        """Return the event of the statistic, if any, and the first steps of training; all by default."""
         head = self.plan.event(steps)
         return head if self.statistic is None else compose(self.statistic.event(), head)
 
@@ -278,20 +326,12 @@ class Classifier:
         return priced(compose(*self.events), self.delta, relation=self.plan.relation)
 
     def estimate(self) -> CostEstimate:
-        """Estimate time and memory.
-
-        Returns:
-            What to expect.
-        """
+        """Estimate time and memory."""
         part, classes = learner(self.network), self.rows.classes or 2
         return estimate(part, self.plan, self.rows.shape, classes=classes, views=self.views)
 
     def check_room(self, ledger: Ledger, out: Place | None = None) -> None:
-        """Refuse what the ledger has no room for; a run that goes on in `out` has paid for its training.
-
-        Args:
-            ledger: The ledger.
-            out: The run folder.
+        """Refuse a run that the ledger has no room for; one that goes on in `out` has paid for its training.
 
         Raises:
             BudgetExceeded: If it would not fit.
@@ -317,30 +357,72 @@ class Classifier:
         on_step: Watch = lambda trainer: None,
         on_epoch: Callable[[EpochReport], None] | None = None,
         finish: bool = False,
+        accept_new_graph: bool = False,
     ) -> Trained:
         """Charge the ledger, train, release.
 
         Args:
             ledger: Where the run is charged; without one nothing is recorded.
-            paid: What was charged already, as a part of another release, and holds all that this run releases.
+            paid: The event that was charged already, as a part of another release; it holds all of this run.
             out: A run folder, from which an interrupted run goes on.
             purpose: One line for the ledger's readers.
             caveats: Sentences for the certificate.
             sampler: The secret stream; a seeded one, for tests, makes the run not private.
             on_step: Called after each step.
-            on_epoch: Called after each epoch, with what may be published.
+            on_epoch: Called after each epoch, with its publishable report.
             finish: Take no further step: end the interrupted run in `out` at its last checkpoint.
+            accept_new_graph: Go on with an interrupted run although its code has another graph than before, or
+                torch another version.
 
         Returns:
-            The released classifier and what it cost.
+            The released classifier and its cost.
 
         Raises:
             BudgetExceeded: If the ledger has no room. Nothing was trained.
-            InvalidInput: If what was paid is not what this run releases. Nothing was trained.
+            InvalidInput: If the event that was paid is not that of this run. Nothing was trained.
         """
         started = time.perf_counter()
-        if paid is not None:
-            self._check_paid(paid, ledger)
+        self._check(ledger, paid, out, finish)
+        purpose, caveats = purpose or self.purpose, (*self.caveats, *caveats)
+        if self.statistic is not None:
+            stream = SecretStream() if sampler is None else sampler
+            rows, held = self.split(out, stream, resumes=False)
+            return self._train_adapted(
+                rows, held, ledger, out, stream, on_step, on_epoch, started, purpose=purpose, caveats=caveats
+            )
+        released = Released(module=copy.deepcopy(self.network), card=self.card)
+        rows, held = self.split(out, sampler)
+        training = partial(
+            train,
+            plan=self.plan,
+            delta=self.delta,
+            optimization=self.optimization,
+            first_weights=self.first_weights,
+            ledger=ledger,
+            out=out,
+            released=released,
+            sampler=sampler,
+            on_epoch=on_epoch,
+            finish=finish,
+            accept_new_graph=accept_new_graph,
+            units=one_each(rows),
+            views=self.views,
+            purpose=purpose,
+            caveats=caveats,
+        )
+        result, verdict = self._learn(learner(released.module), rows, training, on_step, out)
+        released.module.cpu()  # where its predictor answers
+        result = replace(result, model=released.module)
+        return replace(self._trained(result, self.test, held, ledger, out, sampler, started), verdict=verdict)
+
+    def _check(self, ledger: Ledger | None, paid: DpEvent | None, out: Place | None, finish: bool) -> None:
+        if paid is not None and ledger is not None:
+            raise InvalidInput("expected a ledger or what was paid, got both; the run would be charged twice")
+        if paid is not None and not same_releases(paid, whole := compose(*self.events)):
+            raise InvalidInput(
+                f"expected a charge of all that this run releases, {whole!r}, got paid={paid!r}; "
+                "price the whole recipe, what it measures first as well"
+            )
         if self.nets is not None and (ledger is not None or out is not None):
             raise InvalidInput(
                 "expected neither ledger nor out with nets=, got one; a model on networks that do not ship "
@@ -354,71 +436,12 @@ class Classifier:
                 "expected no finish=True with canaries, or with a recipe that measures features first, got it; "
                 "such a run cannot be ended in the middle: begin it anew"
             )
-        if self.statistic is not None:
-            from sfumato.learn.adapted import train_adapted
 
-            return train_adapted(
-                self,
-                ledger=ledger,
-                out=out,
-                purpose=purpose or self.purpose,
-                caveats=(*self.caveats, *caveats),
-                sampler=sampler,
-                on_step=on_step,
-                on_epoch=on_epoch,
-            )
-        released = Released(module=copy.deepcopy(self.network), card=self.card)
-        rows, held = self.split(out, sampler)
-        training = partial(
-            train,
-            plan=self.plan,
-            delta=self.delta,
-            optimization=self.optimization,
-            first_weights=self.first_weights,
-            ledger=ledger,
-            out=out,
-            released=released,
-            caveats=(*self.caveats, *caveats),
-            purpose=purpose or self.purpose,
-            sampler=sampler,
-            on_epoch=on_epoch,
-            finish=finish,
-            units=one_each(rows),
-            views=self.views,
-        )
-        result, verdict = self._learn(learner(released.module), rows, training, on_step, out)
-        released.module.cpu()  # where its predictor answers
-        return Trained(
-            result=replace(result, model=released.module),
-            predictor=Predictor.of(released, result.certificate),
-            test=None if self.test is None else evaluate(learner(released.module), self.test),
-            held_out=self.measure(released.module, held, ledger, out, sampler),
-            epsilon_with_hold_out=self.epsilon_with_hold_out,
-            verdict=verdict,
-            seconds=time.perf_counter() - started,
-        )
-
-    def _check_paid(self, paid: DpEvent, ledger: Ledger | None) -> None:
-        if ledger is not None:
-            raise InvalidInput("expected a ledger or what was paid, got both; the run would be charged twice")
-        whole = compose(*self.events)
-        if not same_releases(paid, whole):
-            raise InvalidInput(
-                f"expected a charge of all that this run releases, {whole!r}, got paid={paid!r}; "
-                "price the whole recipe, what it measures first as well"
-            )
-
-    def split(self, out: Place | None, sampler: Sampler | None) -> tuple[Dataset, HeldOut | None]:
-        """Part the rows by secret coins, which the folder keeps.
-
-        Args:
-            out: The run folder, if there is one.
-            sampler: The secret stream.
-
-        Returns:
-            The rows to train on, and those kept out, if any are.
-        """
-        folder = None if out is None else RunFolder.begin(out, resumes=True)  # or not: `train` finds out
+    def split(
+        self, out: Place | None, sampler: Sampler | None, *, resumes: bool = True
+    ) -> tuple[Dataset, HeldOut | None]:
+        """Part the rows by secret coins, which the folder keeps: those to train on, those kept out."""
+        folder = None if out is None else RunFolder.begin(out, resumes=resumes)
         if self.hold_out is None:
             return self.rows, None
         records = replace(self.rows, unit=RECORD)  # one row each: coins of rows are coins of units
@@ -452,53 +475,132 @@ class Classifier:
         kind, count = self.canaries.kind, self.canaries.count
         return audited(part, rows, with_canaries, plan=self.plan, kind=kind, canaries=count, out=Path(out))
 
-    def measure(
+    def _train_adapted(
         self,
-        network: nn.Module,
+        rows: Dataset,
+        held: HeldOut | None,
+        ledger: Ledger | None,
+        out: Place | None,
+        sampler: Sampler,
+        on_step: Watch,
+        on_epoch: Callable[[EpochReport], None] | None,
+        started: float,
+        *,
+        purpose: str,
+        caveats: tuple[str, ...],
+    ) -> Trained:
+        """Charge, measure the statistic, adapt the features, train the head: one charge for the whole.
+
+        It is paid for before a row is looked at, so that a run that is interrupted stays paid and begins anew.
+        """
+        assert self.statistic is not None
+        plan = {"adapted": {"statistic": vars(self.statistic), "head": self.plan.to_json()}}
+        rounding = "rounding errors are stated for what is measured first; the head has its own bound"
+        certificate = (Unrecorded(delta=self.delta) if ledger is None else ledger).pay_for(
+            self.training_event(),
+            purpose=purpose,
+            relation=self.plan.relation,
+            unit=self.plan.unit,
+            private=rows.chosen.private_with(sampler),
+            plan=plan,
+            eta=self.statistic.mechanism.eta,
+            caveats=(*caveats, rounding, *rows.chosen.caveats_with(sampler)),
+        )
+        network = copy.deepcopy(self.network).cpu()
+        assert isinstance(network, FeatureClassifier)
+        size = round(self.plan.expected_batch / self.plan.sample_rate)
+        network.adapt(self.statistic.measure(rows.tensors()[0], public_size=size, sampler=sampler))
+        test = None if self.test is None else features.adapted(network, self.test)
+        head = train(
+            network.head,
+            features.adapted(network, rows),
+            plan=self.plan,
+            delta=self.delta,
+            optimization=self.optimization,
+            test=test,
+            sampler=sampler,
+            on_step=on_step,
+            on_epoch=None if on_epoch is None else lambda report: on_epoch(self._whole(report)),
+        )
+        result = replace(
+            head,
+            model=network,
+            epsilon=self.epsilon,
+            certificate=certificate.with_part(head.certificate),
+            history=tuple(self._whole(report) for report in head.history[-1:]),
+        )
+        if out is not None:
+            self._write(RunFolder(Path(out)), result, plan)
+        kept = None if held is None else HeldOut(rows=features.adapted(network, held.rows))
+        return self._trained(result, test, kept, ledger, out, sampler, started)
+
+    def _whole(self, report: EpochReport) -> EpochReport:
+        """Return the same report with the ε of the statistic as well."""
+        spent = priced(self.training_event(report.step), self.delta, relation=self.plan.relation)
+        return structs.replace(report, epsilon_if_fixed_in_advance=spent)
+
+    def _write(self, folder: RunFolder, result: TrainingResult, plan: Mapping[str, Any]) -> None:
+        runs.write_run(
+            folder,
+            runs.Training(
+                epsilon=result.epsilon,
+                delta=result.delta,
+                test_accuracy=result.test_accuracy,
+                test_loss=result.history[-1].test_loss if result.history else None,
+                data=public_name(self.rows.name),
+            ),
+            certificate=result.certificate,
+            plan=plan,
+            history=result.history,
+            model=Released(module=result.model, card=self.card).to_bytes(),
+            seconds=result.seconds,
+        )
+
+    def _trained(
+        self,
+        result: TrainingResult,
+        test: Dataset | None,
         held: HeldOut | None,
         ledger: Ledger | None,
         out: Place | None,
         sampler: Sampler | None,
-    ) -> NoisyAccuracy | None:
-        """Measure accuracy on the records kept out, charged on top of the training.
-
-        Args:
-            network: The trained network.
-            held: The records kept out, as its head gets them.
-            ledger: Where the measurement is charged.
-            out: The run folder, if there is one.
-            sampler: The secret stream.
-
-        Returns:
-            The noisy accuracy; None if nothing was kept out.
-        """
-        if held is None or self.hold_out is None:
-            return None
-        answer = held.accuracy(
-            learner(network),
-            epsilon=self.hold_out.epsilon,
-            delta=self.delta,
-            relation=self.plan.relation,
-            ledger=ledger,
-            sampler=sampler,
+        started: float,
+    ) -> Trained:
+        """Measure on public rows, and at a price on those kept out."""
+        part, found = learner(result.model), None
+        if held is not None and self.hold_out is not None:
+            found = held.accuracy(
+                part,
+                epsilon=self.hold_out.epsilon,
+                delta=self.delta,
+                relation=self.plan.relation,
+                ledger=ledger,
+                sampler=sampler,
+            )
+            if out is not None:
+                RunFolder(Path(out)).write_json("hold_out.json", found.to_json())
+        return Trained(
+            result=result,
+            predictor=Predictor.of(Released(module=result.model, card=self.card), result.certificate),
+            test=None if test is None else evaluate(part, test),
+            held_out=found,
+            epsilon_with_hold_out=self.epsilon_with_hold_out,
+            seconds=time.perf_counter() - started,
         )
-        if out is not None:
-            RunFolder(Path(out)).write_json("hold_out.json", answer.to_json())
-        return answer
 
 
 def learner(network: nn.Module) -> nn.Module:
-    """The part that learns from the rows: the head on public features, or all of it."""
+    """Return the part that learns from the rows: the head on public features, or all of it."""
     return network.head if isinstance(network, FeatureClassifier) else network
 
 
 def one_each(rows: Dataset) -> npt.NDArray[np.int64] | None:
-    """The unit of each row, where a row is one of a unit that has no other; None where units are the rows."""
+    """Return the unit of each row, where each unit has one row; None where rows are units."""
     return None if rows.unit == RECORD else np.arange(len(rows))
 
 
 def _sizes(rows: Dataset, hold_out: HoldOut | None, canaries: Canaries | None) -> tuple[int, int]:
-    """How many records are declared to be trained on, and how many canaries are among them."""
+    """Return the declared number of records to train on, and the number of canaries among them."""
     size, _ = declared(rows)
     size = size if hold_out is None else size_without(hold_out.share, size)
     return size, 0 if canaries is None else canaries.count
@@ -507,27 +609,6 @@ def _sizes(rows: Dataset, hold_out: HoldOut | None, canaries: Canaries | None) -
 def _refuse_moves(settings: Settings, because: str) -> None:
     if settings.moved:
         raise InvalidInput(f"expected moved=False, got moved=True: {because}")
-
-
-def _views_of(rows: Dataset) -> Views:
-    if len(rows.shape) != 3:
-        raise InvalidInput(f"expected images (channels, height, width) to move, got rows of shape {rows.shape}")
-    return moved_by_a_pixel
-
-
-def _on_public_features(
-    network: FeatureClassifier, rows: Dataset, test: Dataset | None, recipe: Recipe, nets: Path | None
-) -> dict[str, Any]:
-    return {
-        "network": network,
-        "nets": nets,
-        "card": features.card(recipe, rows, nets=nets),
-        "rows": features.featured(network, rows),
-        "test": None if test is None else features.featured(network, test),
-        "purpose": f"linear head on public features ({', '.join(recipe.extractors)})",
-        "caveats": features.caveats(recipe, rows.name, nets=nets),
-        "recipe": recipe,
-    }
 
 
 def _terms(
@@ -552,27 +633,48 @@ def _terms(
     }
 
 
-def _network(model: str, rows: Dataset, seed: int) -> dict[str, Any]:
+def _from_random_weights(
+    model: str,
+    rows: Dataset,
+    test: Dataset | None,
+    epsilon: float,
+    delta: float,
+    size: int,
+    settings: Settings,
+    canaries: Canaries | None,
+) -> dict[str, Any]:
+    """Network, plan and optimization of a network from random weights."""
+    classes, views = declared(rows)[1], None
     network = models.build(
-        model, classes=declared(rows)[1], in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
+        model, classes=classes, in_channels=rows.shape[0], side=rows.shape[-1], seed=settings.seed
     )
-    card = ModelCard.of(rows, architecture=model)
-    return {"network": network, "card": card, "first_weights": f"seed {seed}"}
-
-
-def _calibrated(rows: Dataset, epsilon: float, delta: float, size: int, settings: Settings) -> dict[str, Any]:
-    """Plan and optimization of a network from random weights."""
-    wanted = Wanted(
+    epochs = EPOCHS if settings.epochs is None else settings.epochs
+    weights = sum(value.numel() for value in network.parameters())
+    plan = TrainingPlan.calibrated(
         epsilon=epsilon,
+        delta=delta,
         public_size=size,
-        epochs=settings.epochs,
-        expected_batch=settings.batch,
-        clip_norm=settings.clip_norm,
-        unit=None,
-        rows_per_unit=None,
-        choices=settings.choices(rows.unit),
+        expected_batch=usual_batch(size, epochs, weights) if settings.batch is None else settings.batch,
+        epochs=epochs,
+        clip_norm=1.0 if settings.clip_norm is None else settings.clip_norm,
+        **settings.choices(rows.unit),
     )
+    if canaries is not None:
+        _refuse_moves(settings, "canaries are no images")
+    if settings.moved:
+        if len(rows.shape) != 3:
+            raise InvalidInput(
+                f"expected images (channels, height, width) to move, got rows of shape {rows.shape}"
+            )
+        views = moved_by_a_pixel
     return {
-        "plan": wanted.calibrated(None, None, delta),
-        "optimization": Optimization(),
+        "network": network,
+        "card": ModelCard.of(rows, architecture=model),
+        "rows": rows,
+        "test": test,
+        "plan": plan,
+        "optimization": settled(Optimization(**settings.said("learning_rate")), plan, network),
+        "purpose": "private training" + (", images moved by a pixel" if settings.moved else ""),
+        "views": views,
+        "first_weights": f"seed {settings.seed}",
     }

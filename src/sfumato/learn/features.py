@@ -32,7 +32,6 @@ from sfumato.models import (
     PatchCodes,
     PriorLevels,
     Scattering,
-    ScatteringCodes,
     Whitened,
     load_prior,
     prior_note,
@@ -64,44 +63,26 @@ class Recipe:
     measured on MNIST's test images; that it gave the same accuracy at every ε led to a further search, on the
     drawings. docs/design/accuracy.md tells the whole story.
 
-    Args:
-        extractors: Names of the networks whose features are joined.
-        drawings: The drawn images from which centre and directions come; None for neither.
-        drawn: How many drawings are used.
-        directions: How many principal directions are kept; None keeps all features.
-        steps: How many steps are taken.
-        sample_rate: The chance of each record to be in a step.
-        clip_norm: The bound of one record's gradient.
-        learning_rate: The step size at ε = 1 and 60,000 records; it follows both.
-        momentum: The momentum of SGD.
-        average_decay: The decay of the average of weights that is released.
-        shape: Channels, height and width of the images that the networks look at.
-        statistic: What is measured of the private features first: "mean", "moment", "leading" or nothing.
-        statistic_share: The share of the budget, in 1/σ², that it takes.
-        weights: The length of each network's part of the features; 1 for all if there are none.
-        bias: Whether the head has a constant for each class.
-        products: How many leading directions of the private features have their products joined to them.
-
     >>> recipe_for("mnist").steps
     200
     """
 
-    extractors: tuple[str, ...]
+    extractors: tuple[str, ...]  # names of the networks whose features are joined
     drawings: str | None = "strokes"  # from which centre and directions come; None: neither
     drawn: int = 10_000
-    directions: int | None = 512
+    directions: int | None = 512  # principal ones that are kept; None: all features
     steps: int = 200
     sample_rate: float = 0.2
     clip_norm: float = 0.2
-    learning_rate: float = 32.0  # at ε = 1 and 60,000 records
+    learning_rate: float = 32.0  # at ε = 1 and 60,000 records; it follows both
     momentum: float = 0.9
-    average_decay: float = 0.95
-    shape: tuple[int, int, int] = SHAPE
-    statistic: str | None = None
-    statistic_share: float = 0.0  # of 1/σ²
-    weights: tuple[float, ...] = ()
+    average_decay: float = 0.95  # of the average of weights that is released
+    shape: tuple[int, int, int] = SHAPE  # of the images that the networks look at
+    statistic: str | None = None  # of the private features, released first: "mean", "moment", "leading"
+    statistic_share: float = 0.0  # of the budget, in 1/σ²
+    weights: tuple[float, ...] = ()  # the length of each network's part of the features; none: 1 for all
     bias: bool = False  # a constant 1 beside unit features is half of a gradient's squared norm
-    products: int = 0
+    products: int = 0  # leading directions of the private features whose products are joined to them
 
     def __post_init__(self) -> None:
         for name in self.extractors:
@@ -137,12 +118,11 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """As `asdict` wrote it; what is not known is refused. One that says nothing of a bias has one."""
+        """Read the output of `asdict`; other fields are refused."""
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
-        written: dict[str, Any] = {"bias": True, "shape": SHAPE, "weights": (), **data}
-        return cls(**written | {name: tuple(written[name]) for name in ("extractors", "shape", "weights")})
+        return cls(**{**data, **{name: tuple(data[name]) for name in ("extractors", "shape", "weights")}})
 
     def plan(self, *, epsilon: float, delta: float, public_size: int, **choices: Any) -> TrainingPlan:
         """The head's plan at ε, if nothing is measured before; `choices` are further fields of it, by name."""
@@ -160,7 +140,7 @@ class Recipe:
     def plans(
         self, *, epsilon: float, delta: float, public_size: int, sizes: Sequence[int], **choices: Any
     ) -> tuple[StatisticPlan | None, TrainingPlan]:
-        """What is measured first and the head's plan, which together cost at most (ε, δ), exactly composed.
+        """Return the statistic's plan and the head's, which together cost at most (ε, δ), exactly composed.
 
         One Gaussian release of the whole budget would have noise σ; the statistic has σ/√share, and the head
         the least noise with which both fit. `sizes` are the widths of the parts that features consist of.
@@ -199,11 +179,10 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
     "scattering": lambda: _NormalisedScattering(),
     "patches": lambda: Whitened(PatchCodes(), shape=COLOUR, directions=1500),
     "wide-patches": lambda: Whitened(PatchCodes(shrink=2), shape=COLOUR, directions=1000),
-    "colour-scattering": lambda: Whitened(ScatteringCodes(side=COLOUR_SIDE), shape=COLOUR, directions=1000),
     "opponent-scattering": lambda: _opponent("roots"),
     "relative-scattering": lambda: _opponent("relative"),
 }
-_DRAWN = ("strokes", "shapes", "leaves", "landscapes")  # leaves: models released before there were landscapes
+_DRAWN = ("strokes", "shapes", "landscapes")
 
 
 def _leading(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -292,10 +271,26 @@ def head_only(data: str) -> Recipe:
     return found if found.statistic is None else THINGS
 
 
-def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
-    """The classifier before it has seen any private row."""
+def build(recipe: Recipe, *, classes: int, nets: Path | None = None) -> FeatureClassifier:
+    """Return the classifier before it has seen any private row.
+
+    Args:
+        recipe: The features.
+        classes: How many outputs there are.
+        nets: A folder of networks that `sfumato prior` wrote, in place of those that ship.
+
+    Returns:
+        The classifier, its centre and directions fitted to drawings.
+    """
     model = bare(recipe, classes=classes)
-    model.load_state_dict(_fitted_to_drawings(recipe), strict=False)
+    if nets is None:
+        model.load_state_dict(_fitted_to_drawings(recipe), strict=False)
+        return model
+    for place, name in enumerate(recipe.extractors):
+        if name in PRIORS:
+            model.extractors[place] = PriorLevels(load_prior(name, folder=nets)).requires_grad_(False)
+    if recipe.drawings is not None:
+        model.fit_to(_drawings(recipe))
     return model
 
 
@@ -333,17 +328,6 @@ def _drawings(recipe: Recipe) -> Tensor:
     return drawn if drawn.ndim == 4 else drawn.unsqueeze(1)
 
 
-def build_on(nets: Path, recipe: Recipe, *, classes: int) -> FeatureClassifier:
-    """The classifier on networks that `sfumato prior` wrote to a folder, not on those that ship."""
-    model = bare(recipe, classes=classes)
-    for place, name in enumerate(recipe.extractors):
-        if name in PRIORS:
-            model.extractors[place] = PriorLevels(load_prior(name, folder=nets)).requires_grad_(False)
-    if recipe.drawings is not None:
-        model.fit_to(_drawings(recipe))
-    return model
-
-
 def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
     """The classifier's parts, with the weights of the public priors; centre and directions are not fitted."""
     extractors = [EXTRACTORS[name]() for name in recipe.extractors]
@@ -367,7 +351,7 @@ def part_sizes(network: FeatureClassifier) -> tuple[int, ...]:
 
 
 def card(recipe: Recipe, rows: Dataset, *, nets: Path | None = None) -> ModelCard:
-    """What a reader of the released classifier needs to build it again."""
+    """Return the description from which the released classifier is built again."""
     return ModelCard(
         architecture=ARCHITECTURE,
         classes=class_names(rows),
@@ -388,7 +372,7 @@ def fitted(rows: Dataset, shape: tuple[int, int, int] = SHAPE) -> Dataset:
 
 
 def featured(model: FeatureClassifier, rows: Dataset) -> Dataset:
-    """The same rows as features, each computed by itself to the last bit; what is declared of them stays."""
+    """The same rows as features, each computed by itself to the last bit, with the same declarations."""
     return replace(rows, inputs=rows_apart(model.features, fitted(rows, model.shape).tensors()[0]).numpy())
 
 
@@ -418,7 +402,7 @@ _CHOSEN_ON = dict.fromkeys(("mnist", "fashion-mnist", "cifar10"), _CHOSEN_ON_TRA
 
 
 def caveats(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str, ...]:
-    """What a reader of the certificate must know about where the features and the settings came from."""
+    """Return the caveats on the origin of features and settings."""
     return (
         *features_from(recipe, data, nets=nets),
         _CHOSEN_ON.get(data, _CHOSEN),
@@ -426,7 +410,7 @@ def caveats(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str
 
 
 def features_from(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str, ...]:
-    """Which priors were used, made of what."""
+    """Return a caveat for each prior, with its origin."""
     if nets is not None:
         digests = {name: shipped_note(name, nets)["sha256"] for name in recipe.priors}
         return tuple(

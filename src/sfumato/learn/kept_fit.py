@@ -1,10 +1,9 @@
-"""What was learned from drawings alone, kept on this machine: it is public, always the same, and takes long.
+"""A cache of tensors learned from drawings alone: public, always the same, slow to make.
 
-A file is found again by everything it follows from: the settings, the code of drawings, networks and recipes
-with their shipped weights, and the versions of Python, PyTorch and NumPy. Code counts by its syntax tree, so
-that other words in a docstring or a comment change nothing. What cannot be read is made anew. Whoever can
-write into the cache can change the features; they stay a function of one row each, so that no guarantee rests
-on the file.
+A file is named by everything it follows from: the settings, the source of drawings, networks and recipes with
+their shipped weights, and the versions of Python, PyTorch and NumPy. Comments and layout of the source do not
+count. A file that cannot be read is made anew. A changed cache can change the features; they stay a function
+of one row each, so that no guarantee rests on it.
 """
 
 from __future__ import annotations
@@ -32,19 +31,15 @@ _SOURCES = ("datasets", "models", "randomness.py", "learn/features.py")  # packa
 
 
 def kept_fit(settings: str, make: Callable[[], Fit], *, fits: Callable[[Fit], bool] = lambda kept: True) -> Fit:
-    """Tensors that were made on this machine before, or now.
+    """Return tensors by name, from the cache or made now.
 
     Args:
         settings: All that they depend on, besides the source of drawings and networks.
         make: Makes them.
-        fits: Whether tensors from a file can be what `make` makes; others are made anew.
+        fits: Whether tensors from a file can be those of `make`; others are made anew.
 
     Returns:
-        The tensors by name.
-
-    ```python
-    fit = kept_fit(repr(recipe), lambda: fit_to_drawings(recipe))
-    ```
+        The tensors.
     """
     versions = f"{sys.version_info[:2]} {torch.__version__} {np.__version__}"
     name = hashlib.sha256(f"{settings}\n{versions}\n{_source()}".encode()).hexdigest()
@@ -61,42 +56,20 @@ def kept_fit(settings: str, make: Callable[[], Fit], *, fits: Callable[[Fit], bo
 
 @cache
 def _source() -> str:
-    """Of the code and weights that drawings and features come from."""
+    """Return the digest of the code and weights that drawings and features come from."""
     digest = hashlib.sha256()
     ours = resources.files("sfumato")
     for source in (*map(ours.joinpath, _SOURCES), resources.files(plugins.part("drawings").__name__)):
         for place in _files(source):
             content = place.read_bytes()
-            counted = code_of(content) if place.name.endswith(".py") else content
-            digest.update(hashlib.sha256(counted).digest())
+            code = ast.dump(ast.parse(content)).encode() if place.name.endswith(".py") else content
+            digest.update(hashlib.sha256(code).digest())
     return digest.hexdigest()
 
 
-def code_of(source: bytes) -> bytes:
-    """What a Python file does: its syntax tree, without texts that stand by themselves, as docstrings do.
-
-    >>> code_of(b"def f():\\n    'Two.'\\n    return 2  # always") == code_of(b"def f(): return 2")
-    True
-    >>> code_of(b"def f(): return 2") == code_of(b"def f(): return 3")
-    False
-    """
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        for name, statements in ast.iter_fields(node):
-            if isinstance(statements, list):
-                setattr(node, name, [one for one in statements if not _is_text(one)])
-    return ast.dump(tree).encode()
-
-
-def _is_text(statement: object) -> bool:
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
-        return False
-    return isinstance(statement.value.value, str)
-
-
 def _files(place: resources.abc.Traversable) -> list[resources.abc.Traversable]:
-    """A file itself, or all that are in a folder."""
-    if place.is_file():
-        return [place]
+    """Return a file itself, or all files of a folder."""
+    if not place.is_dir():
+        return [place] if place.is_file() else []
     found = sorted(place.iterdir(), key=lambda one: one.name)
     return [file for one in found if one.name != "__pycache__" for file in _files(one)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sfumato.policy import Policy
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.synthesis import EngineMarginals, Request
 
@@ -20,7 +20,7 @@ def engine_marginals(
     master: str = "local[*]",
     data: Any | None = None,
 ) -> EngineMarginals:
-    """What `release` counts, of the policy's source or of a frame; nothing is read before it does."""
+    """Return the marginals of the policy's source, or of a frame; nothing is read before `release` counts."""
     opened = open_engine(rules, name=engine, master=master, data=data)
     return EngineMarginals(
         opened.declared(rules),

@@ -1,7 +1,7 @@
-"""The same net without privacy: what the private recipe is measured against.
+"""The same net without privacy: the measure of the private recipe.
 
-It starts from the same weights, learned from drawings, and everything in it is trained on the rows. What comes
-out is as private as the rows.
+It starts from the same weights, learned from drawings, and everything in it is trained on the rows. The
+result is as private as the rows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from torch.nn import functional
 from sfumato import models, randomness
 from sfumato.datasets import Dataset
 from sfumato.fitting import Evaluation, FitConfig, evaluate, fit
-from sfumato.learn.classifier import RECIPE
+from sfumato.learn.classifier import RECIPE, Settings
 from sfumato.learn.features import SHAPE, declared, fitted, recipe_for
-from sfumato.learn.options import Settings
 from sfumato.models import PriorNet, load_prior
 from sfumato.released import ModelCard, Predictor, Released, class_names
 from sfumato.runs.folders import MODEL, RESULT
@@ -56,7 +55,7 @@ def train(
     settings: Settings | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> PlainlyTrained:
-    """Train without privacy; what comes out goes to the private half of the folder."""
+    """Train without privacy; the model goes to the private half of the folder."""
     started, told = time.perf_counter(), settings or Settings()
     if model == RECIPE:
         net = run(rows, seed=told.seed, **told.said("epochs", "batch", "learning_rate"))

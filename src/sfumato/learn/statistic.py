@@ -1,6 +1,6 @@
-"""What is measured of private features before a head is trained on them: their mean, second moments, or both.
+"""A statistic of private features, released before a head is trained on them: mean, second moments, or both.
 
-Each is one Gaussian release. What they are used for (a shift, another basis, products) is post-processing.
+Each is one Gaussian release. Its use (a shift, another basis, products) is post-processing.
 """
 
 from __future__ import annotations
@@ -39,18 +39,11 @@ class StatisticPlan:
     A row u of norm 1 is rounded to whole steps of 2⁻¹⁷. It adds u, or the products uᵢuⱼ for i ≤ j, those of
     i < j times √2: the norm of that vector is ‖u‖² ≤ 1 + 10⁻³. Sums of rounded rows are whole numbers that
     doubles hold exactly, so that no order of additions moves them. "leading" measures both at once: u times
-    √(1/11), and √(10/11) times the products of what u has at `places`, brought to norm 1. The norm of the two
+    √(1/11), and √(10/11) times the products of u's values at `places`, brought to norm 1. The norm of the two
     together is at most 1 + 10⁻³ again.
 
     *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier` under add/remove of one row. A row that
     is no number, or too long, adds nothing. Public: all fields. Secret: the rows, the sums, the noise.
-
-    Args:
-        kind: "mean", "moment" or "leading".
-        width: How many values a row has.
-        noise_multiplier: The noise's deviation over the bound of one row's share.
-        places: Where values have their products measured beside the mean: from which one, and before which one.
-        directions: How many main directions of those values are told.
 
     >>> StatisticPlan(kind="moment", width=10, noise_multiplier=2.0).mechanism.dimension
     55
@@ -97,18 +90,10 @@ class StatisticPlan:
         return self.mechanism.event()
 
     def measure(self, rows: Tensor, *, public_size: int, sampler: Sampler) -> Tensor:
-        """What is told of the rows.
+        """Return the noisy statistic of the rows.
 
         "mean": the noisy mean (width,). "moment": the matrix (width, width) into a basis where all directions
         are as wide. "leading": the mean, and below it the directions, (1 + directions, width).
-
-        Args:
-            rows: Private rows (rows, width) of norm 1.
-            public_size: The declared number of rows, by which sums are divided.
-            sampler: The secret stream.
-
-        Returns:
-            What `FeatureClassifier.adapt` takes.
         """
         mechanism = self.mechanism
         sums = to_grid(self._sums(rows), mechanism.grid)
@@ -121,7 +106,7 @@ class StatisticPlan:
         return torch.from_numpy(_evened(_symmetric(noisy, self.width), deviation)).float()
 
     def _sums(self, rows: Tensor) -> Floats:
-        """The sum of what the rows add; before it is weighed it is exact, so that no order of rows moves it."""
+        """Return the sum over rows; before it is weighed it is exact, so that no order of rows moves it."""
         mean, moments = np.zeros(self.width), np.zeros((self._chosen, self._chosen))
         for part in torch.split(rows, _ROWS):
             steps = _rounded(part)
@@ -145,7 +130,7 @@ class StatisticPlan:
         return np.where(counted[:, None], _rounded(rows_apart(unit, rows)), 0.0)
 
     def _mean_and_leading(self, noisy: Floats, deviation: float) -> Floats:
-        """The mean, and the main directions times (λ/λ₁)^−¼, with λ not below what noise alone would reach."""
+        """The mean, and the main directions times (λ/λ₁)^−¼, with λ not below the reach of noise alone."""
         mean, moments = noisy[: self.width], noisy[self.width :]
         part = math.sqrt(1 - _MEAN_PART)
         values, vectors = np.linalg.eigh(_symmetric(moments / part, self._chosen))
@@ -170,7 +155,7 @@ def _reach(width: int, deviation: float) -> float:
 
 
 def _rounded(rows: Tensor) -> Floats:
-    """Whole steps; zeros in place of what is no number or longer than 1."""
+    """Return whole steps; zeros for rows that are no numbers or longer than 1."""
     steps = np.rint(rows.double().numpy() / _STEP)
     with np.errstate(over="ignore", invalid="ignore"):
         kept = np.square(steps).sum(1) * _STEP**2 <= 1.0 + _SLACK  # false where something is no number
@@ -185,7 +170,7 @@ def _symmetric(values: Floats, width: int) -> Floats:
 
 
 def _evened(moments: Floats, deviation: float) -> Floats:
-    """V(λ/λ₁)^−½, with λ not below what noise alone would reach."""
+    """V(λ/λ₁)^−½, with λ not below the reach of noise alone."""
     values, vectors = np.linalg.eigh(moments)
     values = np.maximum(values, _reach(len(moments), deviation))
     scaled: Floats = vectors * (values / values.max()) ** -0.5

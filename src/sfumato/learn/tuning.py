@@ -11,26 +11,25 @@ import copy
 import os
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting
-from sfumato import runs as results
+from sfumato import _validate, accounting, datasets, runs
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
+from sfumato.audit import Errors, Verdict, epsilon_bound
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.learn import features
-from sfumato.learn.classifier import Classifier, learner, one_each
+from sfumato.learn.classifier import Classifier, Settings, learner, one_each
 from sfumato.learn.features import Recipe
-from sfumato.learn.options import Settings
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import Predictor, Released
-from sfumato.runs import write_run
 from sfumato.storage import RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan
 from sfumato.training.run import take_steps
@@ -65,7 +64,7 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The released classifier, the settings it was trained with, and what the whole search cost."""
+    """The released classifier, the settings it was trained with, and the cost of the whole search."""
 
     released: Released
     recipe: Recipe
@@ -98,7 +97,7 @@ def run(
 ) -> Tuned:
     """The best of a random number of trials under (epsilon, delta), charged in full before the first.
 
-    What a reader may be shown is in the result and under `release`; how many trials there were is in neither.
+    The result and `release` hold all that may be shown; the number of trials is in neither.
     """
     started = time.perf_counter()
     tuning, recipe = tuning or Tuning(), recipe or features.head_only(rows.name)
@@ -111,7 +110,19 @@ def run(
     if ledger is not None:  # before features are computed, which takes long
         ledger.check(event, relation=plan.relation, unit=plan.unit)
     ready = replace(Classifier.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
-    certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows, stream)
+    certificate = (ledger or Unrecorded(delta=delta)).pay_for(
+        event,
+        purpose=f"best of a random number of trials, {tuning.mean_trials:g} on average",
+        relation=plan.relation,
+        unit=plan.unit,
+        private=rows.chosen.private_with(stream),
+        plan={"trial": plan.to_json(), "tuning": asdict(tuning), "recipe": asdict(recipe)},
+        caveats=(
+            "settings were chosen on the private rows, which is charged",
+            *features.features_from(recipe, rows.name),
+            *rows.chosen.caveats_with(stream),
+        ),
+    )
     chosen, released, caveats = best_trial(ready, recipe, tuning, stream)
     accuracy = None if ready.test is None else evaluate(learner(released.module), ready.test).accuracy
     found = Tuned(
@@ -124,7 +135,23 @@ def run(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        _write(folder, replace(ready, recipe=chosen), found, tuning)
+        result = runs.Tuning(
+            epsilon=found.epsilon,
+            delta=delta,
+            test_accuracy=accuracy,
+            mean_trials=tuning.mean_trials,
+            learning_rate=chosen.learning_rate,
+            clip_norm=chosen.clip_norm,
+            data=public_name(rows.name),
+        )
+        runs.write_run(
+            folder,
+            result,
+            certificate=found.certificate,
+            plan=plan.to_json(),
+            model=found.released.to_bytes(),
+            seconds=found.seconds,
+        )
     return found
 
 
@@ -160,34 +187,6 @@ def _trial_event(plan: TrainingPlan) -> DpEvent:
     return accounting.compose(plan.event(), _count(plan).event())
 
 
-def _charge(
-    event: DpEvent,
-    ledger: Ledger | None,
-    budget: Budget,
-    plan: TrainingPlan,
-    tuning: Tuning,
-    recipe: Recipe,
-    rows: Dataset,
-    sampler: Sampler,
-) -> Certificate:
-    purpose = f"best of a random number of trials, {tuning.mean_trials:g} on average"
-    described: dict[str, Any] = {"trial": plan.to_json(), "tuning": asdict(tuning), "recipe": asdict(recipe)}
-    own = (
-        "settings were chosen on the private rows, which is charged",
-        *features.features_from(recipe, rows.name),
-        *rows.chosen.caveats_with(sampler),
-    )
-    return (ledger or Unrecorded(delta=budget.delta)).pay_for(
-        event,
-        purpose=purpose,
-        relation=plan.relation,
-        unit=plan.unit,
-        private=rows.chosen.private_with(sampler),
-        plan=described,
-        caveats=own,
-    )
-
-
 def best_trial(
     ready: Classifier, recipe: Recipe, tuning: Tuning, sampler: Sampler
 ) -> tuple[Recipe, Released, tuple[str, ...]]:
@@ -205,7 +204,9 @@ def best_trial(
 def _trial(ready: Classifier, recipe: Recipe, sampler: Sampler) -> tuple[float, nn.Module, tuple[str, ...]]:
     """Train a head from zero; the noised number of right answers among the rows."""
     network = copy.deepcopy(ready.network)
-    head, optimization = learner(network), _exactly(recipe)
+    # The candidate's own learning rate: the rate that suits the noise is for the search to find.
+    head = learner(network)
+    optimization = Optimization(learning_rate=recipe.learning_rate, momentum=recipe.momentum)
     plan = replace(ready.plan, clip_norm=recipe.clip_norm)
     trainer = PrivateTrainer(head, optimization.build(head), plan, sampler=sampler)
     take_steps(trainer, ready.rows, optimization, units=one_each(ready.rows))
@@ -215,25 +216,47 @@ def _trial(ready: Classifier, recipe: Recipe, sampler: Sampler) -> tuple[float, 
     return float(_count(plan).release(float(right), sampler)), network, trainer.caveats
 
 
-def _exactly(recipe: Recipe) -> Optimization:
-    """The candidate's own learning rate: what suits the noise is for the search to find."""
-    return Optimization(learning_rate=recipe.learning_rate, momentum=recipe.momentum)
+# The search attacked: does the classifier it released give away that one row took part?
+
+_DELTA = 1e-5
+_ROWS = 20  # the last of them comes or goes
+_RECIPE = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=1, sample_rate=1.0)
+_TUNING = Tuning(learning_rates=(8.0,), clip_norms=(0.5,), mean_trials=2.0)
 
 
-def _write(folder: RunFolder, ready: Classifier, found: Tuned, tuning: Tuning) -> None:
-    write_run(
-        folder,
-        results.Tuning(
-            epsilon=found.epsilon,
-            delta=found.delta,
-            test_accuracy=found.test_accuracy,
-            mean_trials=tuning.mean_trials,
-            learning_rate=found.recipe.learning_rate,
-            clip_norm=found.recipe.clip_norm,
-            data=public_name(ready.rows.name),
-        ),
-        certificate=found.certificate,
-        plan=ready.plan.to_json(),
-        model=found.released.to_bytes(),
-        seconds=found.seconds,
+def searches(*, epsilon: float = 8.0, searches: int = 300) -> Verdict:
+    """One row more or less, in a search whose best classifier is all that the attacker sees.
+
+    Every trial takes one step from zero with all rows, so that a row's gradient stands along its own features:
+    the attacker reads how far the released head leans towards the row's label. A quarter of the searches set
+    the threshold, in the middle between the two means; the others are guessed.
+    """
+    rows = datasets.load("digits", "train").excerpt(_ROWS)
+    budget = Budget(epsilon=epsilon, delta=_DELTA, unit=rows.unit)
+    plan = calibrated(_RECIPE, rows, budget, _TUNING)
+    ready = Classifier.prepare(rows, None, epsilon=epsilon, delta=_DELTA, recipe=_RECIPE)
+    with_row = replace(ready, plan=plan)
+    without = replace(with_row, rows=ready.rows.excerpt(_ROWS - 1))
+    seen = [_leanings(side, ready, searches) for side in (with_row, without)]
+    known, attacked = (slice(None, searches // 4), slice(searches // 4, None))
+    middle = sum(float(each[known].mean()) for each in seen) / 2
+    errors = Errors.at(middle, *(each[attacked] for each in seen))
+    return Verdict.of(
+        lambda alpha: epsilon_bound(errors, delta=_DELTA, alpha=alpha),
+        claimed_epsilon=epsilon,
+        delta=_DELTA,
+        details={"trials": searches},
     )
+
+
+def _leanings(side: Classifier, ready: Classifier, count: int) -> npt.NDArray[np.float64]:
+    """Return by how much each released head prefers the row's label for the row's features."""
+    inputs, targets = ready.rows.tensors()
+    stream = SecretStream()
+    found = []
+    for _ in range(count):
+        head = learner(best_trial(side, _RECIPE, _TUNING, stream)[1].module)
+        with torch.no_grad():
+            outputs = head(inputs[-1:])[0]
+        found.append(float(outputs[targets[-1]] - outputs.mean()))
+    return np.array(found)

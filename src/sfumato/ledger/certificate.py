@@ -6,12 +6,11 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 from sfumato import _validate
 from sfumato.accounting import (
@@ -29,11 +28,11 @@ from sfumato.accounting import (
 from sfumato.accounting.events import check_norm_bound
 from sfumato.caveats import Caveat, Code, as_caveats, codes
 from sfumato.errors import InvalidInput, NotPrivate
-from sfumato.ledger.chain import Head, is_hexadecimal
+from sfumato.ledger.chain import Digest, Head
 from sfumato.ledger.documents import CERTIFICATE, refuse_others
 from sfumato.ledger.rule import part_of
 from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
-from sfumato.schema import read_file
+from sfumato.schema import Count, Delta, Epsilon, Json, Model, Words, read, read_file
 from sfumato.storage import write_whole
 
 PURPOSE = "certificate"  # of a signature
@@ -62,21 +61,13 @@ class Prices:
     rdp: float | None
 
     def __post_init__(self) -> None:
-        for name in ("pld", "rdp"):
-            _optional(_validate.non_negative)(f"{name} epsilon", getattr(self, name))
+        for name, value in (("pld epsilon", self.pld), ("rdp epsilon", self.rdp)):
+            if value is not None:
+                _validate.non_negative(name, value)
 
     @classmethod
     def of(cls, event: DpEvent, delta: float, *, relation: Relation, planned: DpEvent | None = None) -> Prices:
-        """Price an event, or the part that ran of a plan that was stopped early.
-
-        Args:
-            event: The releases that ran.
-            delta: The δ at which ε is wanted.
-            relation: The neighbouring relation.
-            planned: The whole plan, if the run was stopped early.
-
-        Returns:
-            Both prices.
+        """Return both prices of an event, or of the part that ran of a plan that was stopped early.
 
         >>> from sfumato.accounting import GaussianEvent
         >>> prices = Prices.of(GaussianEvent(4.530877), 1e-6, relation=Relation.ADD_REMOVE)
@@ -149,6 +140,13 @@ class Certificate:
         time: When it was charged.
         signature: The signature that `signed` adds.
 
+    Terms:
+        reserved: The entry that holds the whole plan, of a run that is not settled yet.
+        key: The holder's private key.
+        part: The certificate of an object that was made under the charge of this release.
+        data: A dictionary of `to_json`.
+        path: The file's name.
+
     >>> from sfumato.accounting import LaplaceEvent
     >>> certificate = Certificate.of(LaplaceEvent(2.0), purpose="mean age", delta=0)
     >>> certificate.prices.pld, certificate.verify() == certificate.prices
@@ -200,28 +198,7 @@ class Certificate:
         time: str | None = None,
         reserved: Head | None = None,
     ) -> Certificate:
-        """Make a certificate with prices computed here and now.
-
-        Args:
-            event: The releases that ran.
-            purpose: The release, in one line.
-            delta: The δ at which it is priced.
-            unit: The unit that is protected.
-            relation: The neighbouring relation.
-            private: False if noise was seeded or something was read off the data.
-            planned: The whole plan of a run that was stopped early.
-            dataset: The declared id of the data set.
-            plan: The settings of the run.
-            eta: η, the bound of rounding errors that the noise was scaled up for.
-            caveats: Limits of the guarantee.
-            head: The ledger's entry; without one a caveat says so.
-            epsilon_ledger: ε of all charges of the ledger up to this one.
-            time: When it was charged.
-            reserved: The entry that holds the whole plan, of a run that is not settled yet.
-
-        Returns:
-            The certificate.
-        """
+        """Return a certificate with prices computed here and now."""
         delta = _validate.delta("delta", delta)
         own = [] if private else [Code.SEEDED()]
         if head is None:
@@ -256,38 +233,17 @@ class Certificate:
         return protection_warning(self.prices.epsilon, self.delta)
 
     def signed(self, key: PrivateKey) -> Certificate:
-        """Sign the certificate over all its fields.
-
-        Args:
-            key: The holder's private key.
-
-        Returns:
-            The same certificate with a signature.
-        """
+        """Return the same certificate with a signature over all its fields."""
         return replace(self, signature=key.sign(PURPOSE, self.to_json())[FIELD])
 
     def with_part(self, part: Certificate) -> Certificate:
-        """Add the caveats of the certificate of one part of the release.
-
-        Args:
-            part: The certificate of an object that was made under this charge.
-
-        Returns:
-            The certificate with the caveats of both; private only if both are.
-        """
+        """Return the certificate with the caveats of a part of the release too; private only if both are."""
         own = (Code.UNRECORDED, Code.NO_PROTECTION, Code.STOPPED_EARLY)
         both = replace(self, private=self.private and part.private)
         return both.with_caveats([caveat for caveat in part.caveats if caveat.code not in own])
 
     def with_caveats(self, caveats: Sequence[str]) -> Certificate:
-        """Add further sentences, and sign anew if SFUMATO_KEY names a key.
-
-        Args:
-            caveats: The sentences; repeated ones are left out.
-
-        Returns:
-            The certificate.
-        """
+        """Return the certificate with further caveats, signed anew if SFUMATO_KEY names a key."""
         known = [caveat for caveat in self.caveats if caveat.code is not Code.UNSIGNED]
         return _signed(
             replace(self, caveats=tuple(dict.fromkeys((*known, *as_caveats(caveats)))), signature=None)
@@ -299,24 +255,14 @@ class Certificate:
         return signer(PURPOSE, self.to_json())
 
     def recompute(self) -> Prices:
-        """Compute ε by each accountant, from the events alone.
-
-        Returns:
-            The prices.
-
-        Raises:
-            InvalidInput: If that would take too long.
-        """
+        """Return ε by each accountant, from the events alone; InvalidInput if that would take too long."""
         for event in (self.event, self.planned):
             if event is not None:
                 check_affordable(event)
         return Prices.of(self.event, self.delta, relation=self.relation, planned=self.planned)
 
     def verify(self) -> Prices:
-        """Compute the prices again and compare them with the stated ones.
-
-        Returns:
-            The prices that were computed.
+        """Return the prices, computed again and compared with the stated ones.
 
         Raises:
             NotPrivate: If other prices are stated, or a caveat that must be stated is missing.
@@ -358,11 +304,7 @@ class Certificate:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Give the certificate as a dictionary for `json.dumps`.
-
-        Returns:
-            The dictionary.
-        """
+        """Return the certificate as a dictionary for `json.dumps`."""
         data = {
             "format": FORMAT,
             "purpose": self.purpose,
@@ -386,41 +328,53 @@ class Certificate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
-        """Read the certificate in `data`: every field of its type, and no signature or one that fits.
-
-        Args:
-            data: A dictionary of `to_json`.
-
-        Returns:
-            The certificate.
+        """Return the certificate in `data`: every field of its type, and no signature or one that fits.
 
         Raises:
             InvalidInput: If a field is not of its type.
             NotVerified: If it carries a signature that does not fit.
         """
-        found = _parsed(data)
+        refuse_others(data, CERTIFICATE)
+        file: _File = read(_File, data, name="")
+        if file.epsilon_means != MEANS:
+            raise InvalidInput("expected epsilon_means to be the sentences of this format, got others")
+        if file.time is not None:
+            _check_time(file.time)
         signer(PURPOSE, data)  # of the very text that was read
-        return cls(**found)
+
+        def as_written(checked: float | None, value: Any) -> Any:
+            """Return a number as the signature covers it: an integer stays one."""
+            return None if checked is None else value
+
+        costs = data["epsilon"]
+        return cls(
+            purpose=file.purpose,
+            unit=file.unit,
+            relation=file.relation,
+            delta=data["delta"],
+            event=event_from_json(file.event),
+            prices=Prices(pld=costs["pld"], rdp=costs["rdp"]),
+            private=file.private,
+            planned=None if file.planned is None else event_from_json(file.planned),
+            dataset=file.dataset,
+            plan=data["plan"],
+            eta=as_written(file.eta, data["eta"]),
+            caveats=tuple(Caveat.from_json(item) for item in data["caveats"]),
+            versions=file.versions,
+            head=None if file.ledger is None else Head(sequence=file.ledger.sequence, hash=file.ledger.hash),
+            epsilon_ledger=as_written(file.epsilon.ledger, costs["ledger"]),
+            time=file.time,
+            signature=file.signature,
+        )
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file whole or not at all, readable by all users.
-
-        Args:
-            path: The file's name.
-        """
+        """Write the file whole or not at all, readable by all users."""
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_whole(path, text.encode(), readable=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Certificate:
-        """Read a file that `write` wrote.
-
-        Args:
-            path: The file's name.
-
-        Returns:
-            The certificate.
-        """
+        """Return the certificate in a file that `write` wrote."""
         return cls.from_json(read_file(path, "a certificate"))
 
 
@@ -432,6 +386,15 @@ def check_statable(plan: Mapping[str, Any] | None, caveats: Sequence[str]) -> No
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"expected a plan that can be written as JSON, got one that cannot: {error}"
+        ) from error
+
+
+def _check_time(text: str) -> None:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"expected time to be a time as in 2026-01-31T12:00:00+00:00, got time={_validate.shown(text)}"
         ) from error
 
 
@@ -461,6 +424,8 @@ def _agree(stated: float | None, computed: float | None) -> bool:
 
 @cache  # reading it anew from the packages' files would take longer than all the rest of a certificate
 def _installed() -> dict[str, str]:
+    from importlib import metadata
+
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -473,116 +438,38 @@ def _installed() -> dict[str, str]:
 # Reading
 
 
-def _parsed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the type of each field before anything is computed from it, and return arguments of Certificate."""
-    refuse_others(data, CERTIFICATE)
-    if data.get("format") != FORMAT or isinstance(data.get("format"), bool):
-        raise _unexpected("format", f"{FORMAT}", data.get("format"))
-    names = {"format", "epsilon", "epsilon_means", *_FIELDS}
-    unknown = set(data) - names - {FIELD}
-    if unknown:
-        raise InvalidInput(f"expected the fields of a certificate, got {_validate.shown(min(unknown))} besides")
-    for name in sorted(names):
-        if name not in data:
-            raise InvalidInput(f"expected a complete certificate, got one without {name}")
-    if data["epsilon_means"] != MEANS:
-        raise _unexpected("epsilon_means", "the sentences of this format", data["epsilon_means"])
-    costs = data["epsilon"]
-    if not isinstance(costs, dict) or set(costs) != set(MEANS):
-        raise _unexpected("epsilon", "an object of pld, rdp and ledger", costs)
-    found = {name: read(name, data[name]) for name, read in _FIELDS.items()}
-    head = found.pop("ledger")
-    return {
-        **found,
-        "head": head,
-        "prices": Prices(pld=costs["pld"], rdp=costs["rdp"]),
-        "epsilon_ledger": _optional(_as_written(_validate.non_negative))("ledger epsilon", costs["ledger"]),
-        "signature": data.get(FIELD),
-    }
+class _Figures(Model):
+    pld: Epsilon | None
+    rdp: Epsilon | None
+    ledger: Epsilon | None
 
 
-def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    return lambda name, value: None if value is None else check(name, value)
+class _Head(Model):
+    sequence: Count
+    hash: Digest
 
 
-def _as_written(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Keep a checked value as the signature covers it: an integer stays one."""
+class _File(Model):
+    """The fields of a certificate's file."""
 
-    def read(name: str, value: Any) -> Any:
-        check(name, value)
-        return value
-
-    return read
-
-
-def _caveats(name: str, value: Any) -> tuple[Caveat, ...]:
-    if not isinstance(value, list):
-        raise _unexpected(name, "a list of caveats", value)
-    return tuple(Caveat.from_json(item) for item in value)
-
-
-def _named_texts(name: str, value: Any) -> dict[str, str]:
-    items = _object(name, value).items()
-    return {_validate.text(name, key): _validate.text(name, item) for key, item in items}
-
-
-def _object(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _unexpected(name, "an object", value)
-    return value
-
-
-def _relation(name: str, value: Any) -> Relation:
-    return Relation(_validate.one_of(name, value, [str(relation) for relation in Relation]))
-
-
-def _bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _unexpected(name, "true or false", value)
-    return value
-
-
-def _event(name: str, value: Any) -> DpEvent:
-    return event_from_json(value)
-
-
-def _head(name: str, value: Any) -> Head:
-    if set(_object(name, value)) != {"sequence", "hash"}:
-        raise _unexpected(name, "an object of sequence and hash", value)
-    if not is_hexadecimal(value["hash"], 64):
-        raise _unexpected("hash", "64 hexadecimal digits", value["hash"])
-    return Head(sequence=_validate.integer("sequence", value["sequence"]), hash=value["hash"])
-
-
-def _time(name: str, value: Any) -> str:
-    try:
-        datetime.fromisoformat(_validate.text(name, value))
-    except ValueError as error:
-        raise _unexpected(name, "a time as in 2026-01-31T12:00:00+00:00", value) from error
-    return str(value)
-
-
-def _unexpected(name: str, expected: str, value: Any) -> InvalidInput:
-    return InvalidInput(f"expected {name} to be {expected}, got {name}={_validate.shown(value)}")
-
-
-_FIELDS: dict[str, Callable[[str, Any], Any]] = {
-    "purpose": _validate.text,
-    "unit": _validate.text,
-    "relation": _relation,
-    "delta": _as_written(_validate.delta),
-    "private": _bool,
-    "event": _event,
-    "planned": _optional(_event),
-    "dataset": _optional(_validate.text),
-    "plan": _object,
-    "eta": _optional(_as_written(_validate.non_negative)),
-    "caveats": _caveats,
-    "versions": _named_texts,
-    "ledger": _optional(_head),
-    "time": _optional(_time),
-}
-"""How each field of the file is read, beside the prices."""
+    format: Literal[1]
+    purpose: Words
+    unit: Words
+    relation: Relation
+    delta: Delta
+    epsilon: _Figures
+    epsilon_means: dict[str, str]
+    private: bool
+    event: Json
+    planned: Json
+    dataset: Words | None
+    plan: dict[str, Json]
+    eta: Epsilon | None
+    caveats: tuple[Json, ...]
+    versions: dict[Words, Words]
+    ledger: _Head | None
+    time: Words | None
+    signature: Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -617,23 +504,7 @@ class Unrecorded:
         caveats: Sequence[str] = (),
         reserved: Head | None = None,
     ) -> Certificate:
-        """Make the certificate of one release.
-
-        Args:
-            event: The release.
-            purpose: The release, in one line.
-            relation: The relation under which the event is priced.
-            unit: The unit for which it is priced.
-            private: False for a run whose noise was seeded.
-            planned: The whole plan of a run that was stopped early.
-            plan: Settings that the certificate shall state.
-            eta: η, the bound of rounding errors that the noise was scaled up for.
-            caveats: Sentences that the certificate shall state.
-            reserved: The entry of a ledger that holds the whole plan, of a run that is not settled yet.
-
-        Returns:
-            The certificate.
-        """
+        """Return the certificate of one release."""
         check_statable(plan, caveats)
         return Certificate.of(
             event,

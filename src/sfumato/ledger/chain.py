@@ -10,11 +10,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta
 
 from sfumato.display import visible
 from sfumato.errors import InvalidInput, LedgerTampered
 
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")]
 ORIGIN = "0" * 64
 """The hash that the first entry names as that of the entry before it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,8 +14,11 @@ from sfumato.accounting import DpEvent, NoEvent, Relation, event_from_json, even
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.chain import Entry, Head, canonical, check_kind, is_hexadecimal
 from sfumato.ledger.rule import part_of, same_releases
+from sfumato.ledger.state import State
 
 EXCEEDED = "exceeded"
+Body = dict[str, Any]
+"""The fields of an entry but for its price and its sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +77,15 @@ class Charge:
     time: str
     purpose: str
     event: DpEvent
-    counted: DpEvent  # differs from `event` if that was stated under another relation
+    counted: DpEvent
     relation: Relation
     unit: str
     allocation: str | None
     private: bool
     settled: bool
-    epsilon_spent: float  # of the whole ledger, with this charge
-    planned: DpEvent | None = None  # all that was reserved, if it was stopped before it had all run
-    drawn: bool = False  # from a plan that was charged before: it costs nothing more
+    epsilon_spent: float
+    planned: DpEvent | None = None
+    drawn: bool = False
 
     @classmethod
     def from_entry(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
@@ -288,3 +291,40 @@ class Lease:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:
         return cls(**{**data, "ran": None if data["ran"] is None else event_in(data["ran"])})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Hold the entries by which one release may be paid, and the event as the budget counts it."""
+
+    bodies: Sequence[Body]
+    counted: DpEvent
+
+    def after(self, state: State, body: Body | None = None) -> State:
+        """Return the state after `body`: drawn from a plan, or admitted, and kept as a plan if it is one."""
+        body = self.bodies[0] if body is None else body
+        allocation, relation = body["allocation"], Relation(body["relation"])
+        if allocation in state.plans:
+            if "plan" in body:
+                raise InvalidInput(f"expected a share to pay for a plan, got the plan {allocation!r}")
+            return state.draw(allocation, event_in(body["event"]), relation)
+        after = state.admit(self.counted, allocation)
+        return after.prepay(body["plan"], self.counted, relation) if "plan" in body else after
+
+    def first_fitting(self, state: State) -> tuple[Body, State] | BudgetExceeded:
+        """Return the first body that fits and the state after it, or the last refusal."""
+        refused = None
+        for body in self.bodies:
+            try:
+                return body, self.after(state, body)
+            except BudgetExceeded as error:
+                refused = error
+        assert refused is not None  # a request names at least one allocation
+        return refused
+
+    def paid(self, before: State, body: Body) -> Body:
+        """Return the price of a charge; none, and a mark of it, where it is drawn from a plan."""
+        if body["allocation"] in before.plans:
+            return {"drawn": True, "price": {}}
+        prices = before.price(self.counted, body["allocation"])
+        return {"price": {name: tally.to_json() for name, tally in prices.items()}}

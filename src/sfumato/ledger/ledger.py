@@ -25,12 +25,13 @@ from sfumato.ledger.certificate import Certificate, check_statable
 from sfumato.ledger.chain import Entry, Head, Row, linked, unseal
 from sfumato.ledger.charge import (
     EXCEEDED,
+    Body,
     Charge,
     ChargeRequest,
     Exceeded,
     Lease,
+    Wanted,
     charges_of,
-    event_in,
     exceeded_by,
 )
 from sfumato.ledger.log import Log, absent, first_row, known_as, make, other_budget, refuse_second
@@ -46,8 +47,6 @@ _NOT_UNUSED = (
     "one charge pays for one release; charge again"
 )
 _COSTS_NOTHING = ("create", "allocate", "note")
-Body = dict[str, Any]
-"""The fields of an entry but for its price and its sums."""
 
 
 @dataclass
@@ -90,9 +89,17 @@ class Ledger:
         allocation: The name of the share that pays, if shares were set aside.
         private: False for a run whose noise was seeded.
         place: A file name, or a postgresql:// URL.
-        head: The newest entry that is known, or the entry of a reservation.
-        certificate: The newest certificate from this ledger.
-        dataset: The declared id of the data set that the budget is for, such as "clinic-2026".
+        head: The newest entry that was noted elsewhere, or the entry of a reservation.
+        certificate: The newest certificate from this ledger; one that has forgotten its charge is refused.
+        dataset: The declared id of the data set, such as "clinic-2026"; a ledger of another one is refused.
+        people: How many people there are, where that is public; a new ledger keeps it for statements. A
+            `LittleProtection` warning tells of a budget that hardly protects.
+        charge: A charge that `charge` returned.
+        begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo the
+            reservation, from any process.
+        noted: Called with the reservation inside the ledger's transaction, to write it down elsewhere before it
+            is durable, so that after a crash a later process takes it up. It does not use the ledger. If it
+            raises, nothing is reserved.
         plan: Settings that the certificate shall state.
         eta: η, the bound of rounding errors that the noise was scaled up for.
         caveats: Caveats that the certificate shall state.
@@ -135,14 +142,8 @@ class Ledger:
 
         Args:
             budget: The budget of a new ledger. One that exists must have the same; None accepts its budget.
-            dataset: As above; a ledger of another data set is refused.
-            certificate: As above; a ledger that has forgotten its charge is refused.
-            head: The newest entry that was noted elsewhere, with the same effect.
             when_charged: True to make a new ledger with its first charge. Until then there is no file, and
                 the budget can still be changed.
-            people: How many people there are, where that is public; a new ledger keeps it for statements. A
-                `LittleProtection` warning tells of a `budget` that hardly protects, such as one with a δ of
-                1 / people or more.
 
         Raises:
             LedgerError: If there is none and no budget was given, or if it cannot be opened.
@@ -177,15 +178,7 @@ class Ledger:
         dataset: str | None = None,
         people: float | None = None,
     ) -> Self:
-        """Return a new ledger, made where there is none yet.
-
-        Args:
-            budget: The limit of all charges together.
-            people: How many people there are, where that is public; as in `open`.
-
-        Raises:
-            LedgerError: If there is one already.
-        """
+        """Return a new ledger; LedgerError if there is one already."""
         if people is not None:
             warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
         store = store_at(place)
@@ -196,7 +189,7 @@ class Ledger:
     # Copies: scikit-learn clones arguments of an estimator, and sends them to other processes
 
     def __copy__(self) -> Ledger:
-        """The ledger itself: a second one beside it would be a second budget."""
+        """Return the ledger itself: a second one beside it would be a second budget."""
         return self
 
     def __deepcopy__(self, memo: object) -> Ledger:
@@ -367,11 +360,7 @@ class Ledger:
         eta: float | None = None,
         caveats: Sequence[str] = (),
     ) -> Certificate:
-        """Return the certificate of a release that was charged here.
-
-        Args:
-            charge: A charge that `charge` returned.
-        """
+        """Return the certificate of a release that was charged here."""
         if charge.relation is not self.budget.relation:
             caveats = (f"the ledger counts it as {self.budget.relation}: {charge.counted}", *caveats)
         return Certificate.of(
@@ -574,9 +563,6 @@ class Ledger:
 
         Code that is handed a charge, and does not make it itself, calls this before it touches a row. This very
         object must have made the charge: one that was read from a ledger may have been used before.
-
-        Args:
-            charge: A charge that `charge` returned.
         """
         if not isinstance(charge, Charge) or self._unused.get(charge.head) != charge:
             raise InvalidInput(_NOT_UNUSED)
@@ -671,11 +657,6 @@ class Ledger:
 
         Args:
             event: All releases that may run.
-            begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo
-                the reservation, from any process.
-            noted: Called with the reservation inside the ledger's transaction, to write it down elsewhere
-                before it is durable, so that after a crash a later process takes it up. It does not use the
-                ledger. If it raises, nothing is reserved.
         """
         request = _request(event, purpose, relation, unit, allocation, private=private)
         return self.hold(request, begun=begun, noted=noted)
@@ -687,12 +668,7 @@ class Ledger:
         begun: bool = True,
         noted: Callable[[Reservation], None] | None = None,
     ) -> Reservation:
-        """Return the reservation of one request; `reserve` makes it through this method.
-
-        Args:
-            begun: As in `reserve`.
-            noted: As in `reserve`.
-        """
+        """Return the reservation of one request; `reserve` makes it through this method."""
         (allocation,) = request.allocations
         lease = Lease(begun=bool(begun), private=bool(request.private))
 
@@ -801,10 +777,10 @@ class Ledger:
         with self._log.writing() as last:
             return self._log.append({"kind": "note", "text": text}, self._log.state(last), last).head
 
-    def _wanted(self, kind: str, request: ChargeRequest, **more: Any) -> _Wanted:
+    def _wanted(self, kind: str, request: ChargeRequest, **more: Any) -> Wanted:
         counted = counted_event(request.event, self.budget, relation=request.relation, unit=request.unit)
         bodies = [self._body(kind, request, counted, share) | more for share in request.allocations]
-        return _Wanted(bodies, counted)
+        return Wanted(bodies, counted)
 
     def _body(self, kind: str, request: ChargeRequest, counted: DpEvent, allocation: str | None) -> Body:
         purpose = request.purpose if self._purpose is None else f"{self._purpose}: {request.purpose}"
@@ -821,14 +797,14 @@ class Ledger:
     def _share(self, allocation: str | None) -> str | None:
         return self.allocation if allocation is None else allocation
 
-    def _spend_one(self, wanted: _Wanted, noted: Callable[[Entry], None] | None = None) -> Entry:
+    def _spend_one(self, wanted: Wanted, noted: Callable[[Entry], None] | None = None) -> Entry:
         (found,) = self._spend([wanted], noted)
         if isinstance(found, BudgetExceeded):
             raise found
         return found
 
     def _spend(
-        self, wanted: Sequence[_Wanted], noted: Callable[[Entry], None] | None = None
+        self, wanted: Sequence[Wanted], noted: Callable[[Entry], None] | None = None
     ) -> list[Entry | BudgetExceeded]:
         """Write one entry for each event, in one transaction, by the first of its bodies that fits.
 
@@ -866,43 +842,6 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Hold the entries by which one release may be paid, and the event as the budget counts it."""
-
-    bodies: Sequence[Body]
-    counted: DpEvent
-
-    def after(self, state: State, body: Body | None = None) -> State:
-        """Return the state after `body`: drawn from a plan, or admitted, and kept as a plan if it is one."""
-        body = self.bodies[0] if body is None else body
-        allocation, relation = body["allocation"], Relation(body["relation"])
-        if allocation in state.plans:
-            if "plan" in body:
-                raise InvalidInput(f"expected a share to pay for a plan, got the plan {allocation!r}")
-            return state.draw(allocation, event_in(body["event"]), relation)
-        after = state.admit(self.counted, allocation)
-        return after.prepay(body["plan"], self.counted, relation) if "plan" in body else after
-
-    def first_fitting(self, state: State) -> tuple[Body, State] | BudgetExceeded:
-        """Return the first body that fits and the state after it, or the last refusal."""
-        refused = None
-        for body in self.bodies:
-            try:
-                return body, self.after(state, body)
-            except BudgetExceeded as error:
-                refused = error
-        assert refused is not None  # a request names at least one allocation
-        return refused
-
-    def paid(self, before: State, body: Body) -> Body:
-        """Return the price of a charge; none, and a mark of it, where it is drawn from a plan."""
-        if body["allocation"] in before.plans:
-            return {"drawn": True, "price": {}}
-        prices = before.price(self.counted, body["allocation"])
-        return {"price": {name: tally.to_json() for name, tally in prices.items()}}
 
 
 def _request(

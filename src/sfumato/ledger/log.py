@@ -1,4 +1,4 @@
-"""The log of one ledger: how it begins, how entries are read and appended, how it moves to another store.
+"""The log of one ledger: its beginning, its entries, and its move to another store.
 
 A ledger can be opened to be made with its first charge. Until then nothing is on disk: readers leave no file
 behind, and the budget can still be changed.
@@ -55,10 +55,7 @@ class Log:
     def _waits(self) -> Row | None:
         """Return the first entry while there is no ledger in the store."""
         if self._pending is not None and self.store.last() is not None:
-            body, made = (
-                unseal(self._pending).body,
-                unseal(_existing(self.store.find("sequence", 0), self.store)).body,
-            )
+            body, made = unseal(self._pending).body, _first(self.store.find("sequence", 0), self.store).body
             if (made["budget"], made.get("dataset")) != (body["budget"], body.get("dataset")):
                 raise other_budget(self.store.place, Budget(**made["budget"]), Budget(**body["budget"]))
             self._pending = None
@@ -71,16 +68,11 @@ class Log:
             return self.store.find(column, value)
         return waits if getattr(waits, column) == value else None
 
-    def rows(self) -> Iterator[Row]:
-        """Return all rows, as of one moment."""
-        waits = self._waits()
-        return self.store.rows() if waits is None else iter((waits,))
-
     @property
     def first(self) -> Entry:
         """The first entry. It is read anew, as another process may make the ledger after it was opened here."""
         with self.explained():
-            return unseal(_existing(self.find("sequence", 0), self.store))
+            return _first(self.find("sequence", 0), self.store)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -88,7 +80,7 @@ class Log:
         try:
             yield
         except LedgerTampered as error:
-            found = all_faults(self.rows(), self.store.place)
+            found = all_faults(self._rows(), self.store.place)
             if found is None:
                 raise
             raise found from error
@@ -101,7 +93,7 @@ class Log:
         if known is None or known[0] != row:
             with self.explained():
                 entry = unseal(row)
-            self._newest = known = row, entry, self._read_state(entry)
+            self._newest = known = row, entry, State.from_json(self.budget, entry.body["state"])
         return known[1]
 
     def open_last(self) -> Entry:
@@ -117,11 +109,17 @@ class Log:
     def state(self, entry: Entry) -> State:
         """Return the sums of all entries up to this one."""
         known = self._newest
-        return known[2] if known is not None and known[1] is entry else self._read_state(entry)
+        if known is not None and known[1] is entry:
+            return known[2]
+        return State.from_json(self.budget, entry.body["state"])
 
     def entries(self) -> Iterator[Entry]:
         """Return all entries, each checked against its hash and the one before."""
-        return linked(self.rows())
+        return linked(self._rows())
+
+    def _rows(self) -> Iterator[Row]:
+        waits = self._waits()
+        return self.store.rows() if waits is None else iter((waits,))
 
     def holding(self, head: Head) -> Entry:
         """Return the entry that `head` names, or raise LedgerTampered."""
@@ -179,14 +177,11 @@ class Log:
                     self.append({"kind": "moved", "to": there.address}, self.state(last), last)
             _arrive(there, list(here.rows()), origin=here.address)
 
-    def _read_state(self, entry: Entry) -> State:
-        return State.from_json(self.budget, entry.body["state"])
 
-
-def _existing(row: Row | None, store: Store) -> Row:
+def _first(row: Row | None, store: Store) -> Entry:
     if row is None:
         raise absent(store.place)
-    return row
+    return unseal(row)
 
 
 # Making a ledger

@@ -16,12 +16,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
 
 from sfumato.errors import InvalidInput, NotVerified
-from sfumato.ledger.chain import canonical, is_hexadecimal
-from sfumato.schema import read_file
+from sfumato.ledger.chain import Digest, canonical
+from sfumato.schema import Json, Made, Model, Words, read, read_file
 from sfumato.storage import write_new
 
 if TYPE_CHECKING:
@@ -80,12 +83,15 @@ class PrivateKey:
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> PrivateKey:
         """Write a new private key, readable by its owner only, and `path`.pub beside it; overwrite neither."""
+        from cryptography.hazmat.primitives import serialization as form
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         key, private, public = Ed25519PrivateKey.generate(), Path(path), Path(f"{os.fspath(path)}.pub")
-        _write_new(private, _private_pem(key), readable=False)
+        pem = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+        _write_new(private, pem, readable=False)
+        pem = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
         try:
-            _write_new(public, _public_pem(key), readable=True)
+            _write_new(public, pem, readable=True)
         except BaseException:
             private.unlink()
             raise
@@ -96,9 +102,7 @@ class PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        def load(pem: bytes) -> Any:
-            return load_pem_private_key(pem, password=None)
-
+        load = partial(load_pem_private_key, password=None)
         return cls(_read_key(path, load, Ed25519PrivateKey, "private"))
 
     def sign(self, purpose: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,19 +148,25 @@ def environment_key() -> PrivateKey | None:
     return PrivateKey.read(place) if place else None
 
 
+class _Signature(Model):
+    key: Digest
+    public: Digest
+    value: Annotated[str, Meta(pattern=r"\A[0-9a-f]{128}\Z", description="128 hexadecimal digits")]
+
+
 def _parts(signature: Any) -> tuple[PublicKey, bytes]:
-    expected = {"key": 64, "public": 64, "value": 128}
-    if not isinstance(signature, dict) or set(signature) != set(expected):
-        raise NotVerified("expected a signature of the fields key, public and value, got another")
-    for name, length in expected.items():
-        if not is_hexadecimal(signature[name], length):
-            raise NotVerified(
-                f"expected {name} of the signature to be {length} hexadecimal digits, got another"
-            )
-    public = PublicKey(bytes.fromhex(signature["public"]))
-    if public.id != signature["key"]:
+    found = _verified(_Signature, signature, "the signature")
+    public = PublicKey(bytes.fromhex(found.public))
+    if public.id != found.key:
         raise NotVerified("expected the signature's key to be the SHA-256 of its public key, got another")
-    return public, bytes.fromhex(signature["value"])
+    return public, bytes.fromhex(found.value)
+
+
+def _verified(kind: type[Made], data: Any, name: str) -> Made:
+    try:
+        return read(kind, data, name=name)
+    except InvalidInput as error:
+        raise NotVerified(str(error)) from error
 
 
 def _bare(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,22 +192,6 @@ def _read_key(path: str | os.PathLike[str], load: Callable[[bytes], Any], kind: 
     )
 
 
-def _private_pem(key: Ed25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _public_pem(key: Ed25519PrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    return key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-
-
 def _write_new(path: Path, content: bytes, *, readable: bool) -> None:
     try:
         write_new(path, content, readable=readable)
@@ -206,6 +200,13 @@ def _write_new(path: Path, content: bytes, *, readable: bool) -> None:
 
 
 # Statements about keys
+
+
+class _KeyFile(Model):
+    purpose: Literal["key rotation", "key revocation"]
+    successor: Digest | None
+    time: Words
+    signature: Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,18 +236,14 @@ class KeyStatement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KeyStatement:
-        purpose, successor = data.get("purpose"), data.get("successor")
-        if purpose not in (_ROTATION, _REVOCATION) or set(data) != {
-            "purpose",
-            "successor",
-            "time",
-            "signature",
-        }:
-            raise NotVerified("expected a statement about a key, a rotation or a revocation, got another file")
-        key = signer(purpose, data)
+        said = _verified(_KeyFile, data, "a statement about a key")
+        key = signer(said.purpose, data)
         if key is None:
             raise NotVerified("expected a signed statement about a key, got one without a signature")
-        return cls(purpose=purpose, key=key.id, successor=_public(successor, needed=purpose == _ROTATION))
+        if said.successor is None and said.purpose == _ROTATION:
+            raise NotVerified("expected successor to be a public key of 64 hexadecimal digits, got none")
+        successor = None if said.successor is None else PublicKey(bytes.fromhex(said.successor))
+        return cls(purpose=said.purpose, key=key.id, successor=successor)
 
 
 def rotation(old: PrivateKey, new: PublicKey) -> dict[str, Any]:
@@ -270,9 +267,6 @@ def trusted_keys(given: PublicKey, statements: Iterable[KeyStatement]) -> frozen
     Args:
         given: The key that the reader was given.
         statements: All rotations and revocations that the reader has.
-
-    Returns:
-        The ids.
 
     Raises:
         NotVerified: If a key names two successors: two people have it.
@@ -312,11 +306,3 @@ def _successor(key: str, own: list[KeyStatement]) -> str | None:
 def _statement(purpose: str, successor: PublicKey | None) -> dict[str, Any]:
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return {"purpose": purpose, "successor": successor.raw.hex() if successor else None, "time": time}
-
-
-def _public(value: Any, *, needed: bool) -> PublicKey | None:
-    if value is None and not needed:
-        return None
-    if not is_hexadecimal(value, 64):
-        raise NotVerified("expected successor to be a public key of 64 hexadecimal digits, got another value")
-    return PublicKey(bytes.fromhex(value))

@@ -195,11 +195,13 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         shares = {
-            name: {"epsilon": share.epsilon, "account": share.account.to_json(), "origin": share.origin}
+            name: {"epsilon": share.epsilon, "account": share.account.to_json()}
+            | ({} if share.origin is None else {"origin": share.origin})
             for name, share in self.shares.items()
         }
         plans = {name: plan.to_json() for name, plan in self.plans.items()}
-        return {"whole": self.whole.to_json(), "rest": self.rest.to_json(), "shares": shares, "plans": plans}
+        state = {"whole": self.whole.to_json(), "rest": self.rest.to_json(), "shares": shares}
+        return {**state, "plans": plans} if plans else state
 
     @classmethod
     def from_json(cls, budget: Budget, data: dict[str, Any]) -> State:
@@ -208,7 +210,7 @@ class State:
             for name, share in data["shares"].items()
         }
         whole, rest = Account.from_json(data["whole"]), Account.from_json(data["rest"])
-        plans = {name: Prepaid.from_json(plan) for name, plan in data["plans"].items()}
+        plans = {name: Prepaid.from_json(plan) for name, plan in data.get("plans", {}).items()}
         return cls(budget=budget, whole=whole, rest=rest, shares=shares, plans=plans)
 
     @property
@@ -236,13 +238,13 @@ class State:
         share = replace(self.shares[allocation], account=part)
         return replace(self, whole=whole, shares={**self.shares, allocation: share})
 
-    def _exceeded(self, what: str, allocation: str | None) -> BudgetExceeded:
+    def _exceeded(self, limit: str, allocation: str | None) -> BudgetExceeded:
         spent, left = self.spent, self.left(allocation)
         remedy = "add noise, or ask for fewer releases"
         if self.budget.delta == 0:
             remedy += "; Gaussian noise, as in training, needs a ledger with delta above 0"
         return BudgetExceeded(
-            f"expected a charge that fits {what} at delta={self.budget.delta:g}, got one that does not; "
+            f"expected a charge that fits {limit} at delta={self.budget.delta:g}, got one that does not; "
             f"epsilon_spent={spent:.6g}, epsilon_left={left:.6g}; {remedy}",
             epsilon_spent=spent,
             epsilon_left=left,

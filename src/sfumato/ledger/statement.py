@@ -55,7 +55,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
         "epsilon_surcharge": None if balance.broken else balance.surcharge,
         "balance": balance.in_words(),
         "epsilon_left_to_gaussian": state.left_to_gaussian() if broken is None else 0.0,
-        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges) if broken is None else None,
+        "epsilon_if_fixed_in_advance": epsilon_if_fixed(state, charges) if broken is None else None,
         "private": all(charge.private for charge in charges),
         "moved_to": ledger.moved_to,
         "exceeded_by": None if broken is None else broken.purpose,
@@ -77,7 +77,7 @@ def render(ledger: Ledger, *, last: int = 40) -> RenderableType:
     return Group(*parts)
 
 
-def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
+def epsilon_if_fixed(state: State, charges: list[Charge]) -> float | None:
     """Compute the exact ε of all charges together, had none been chosen after seeing answers of another.
 
     It is None where a run was stopped early: its end was not fixed in advance.
@@ -85,12 +85,12 @@ def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
     paid = [charge for charge in charges if not charge.drawn]
     if any(charge.stopped_early for charge in paid):
         return None
-    if only_plan(paid, ledger.state) is not None:
-        return ledger.state.whole.exact
+    if only_plan(paid, state) is not None:
+        return state.whole.exact
     counts = Counter(id(charge.counted) for charge in paid)
     alike = {id(charge.counted): charge.counted for charge in paid}
     plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
-    return exact_epsilon(plan, ledger.budget) if len(releases_of(plan)) <= _KINDS else None
+    return exact_epsilon(plan, state.budget) if len(releases_of(plan)) <= _KINDS else None
 
 
 def whole_plan(charge: Charge, budget: Budget) -> DpEvent:
@@ -225,7 +225,7 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
     other = _left_to_gaussian(state)
     if other is not None:
         lines.append(Text(other))
-    fixed = epsilon_if_fixed(ledger, charges)
+    fixed = epsilon_if_fixed(state, charges)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
     if ledger.budget.delta and other is not None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
 from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.chain import Row, canonical
-from sfumato.ledger.documents import EXPORT, refuse_others
+from sfumato.ledger.documents import EXPORT, is_one, refuse_others
 from sfumato.schema import parse_json
 
 Column = Literal["sequence", "settles", "about"]
@@ -163,7 +163,7 @@ def _read_export(path: str) -> list[Row]:
         data = parse_json(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise LedgerTampered(f"expected {path} to be a ledger or an export of one, got neither") from error
-    if not isinstance(data, dict) or not EXPORT.is_one(data):
+    if not isinstance(data, dict) or not is_one(data, EXPORT):
         try:
             refuse_others(data if isinstance(data, dict) else {}, EXPORT)
         except InvalidInput as error:

@@ -180,7 +180,7 @@ class PostgresStore(ConnectedStore["psycopg.Connection[Any]"]):
             return connection.execute(query.replace("{table}", table).encode(), values or None)
 
     def _usable(self, connection: psycopg.Connection[Any]) -> bool:
-        """A lost connection is made anew, but not within a transaction, whose lock went with it."""
+        """Return a lost connection is made anew, but not within a transaction, whose lock went with it."""
         return self._inside or not connection.closed
 
     def _open(self) -> psycopg.Connection[Any]:

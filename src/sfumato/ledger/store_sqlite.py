@@ -7,7 +7,7 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -78,7 +78,7 @@ class SqliteStore(ConnectedStore[sqlite3.Connection]):
             folder = os.open(Path(self.address).parent, os.O_RDONLY)
         try:
             with _explained(self.place):
-                _lock_folder(folder, self.place)
+                _as_soon_as_free(lambda: fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
             try:
                 yield
             finally:
@@ -100,7 +100,11 @@ class SqliteStore(ConnectedStore[sqlite3.Connection]):
             connection = self._connect()
         with self._lock:
             with _explained(self.place):
-                _patiently(connection, "BEGIN IMMEDIATE")
+                connection.execute("PRAGMA busy_timeout = 0")
+                try:
+                    _as_soon_as_free(lambda: connection.execute("BEGIN IMMEDIATE"))
+                finally:
+                    connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
             try:
                 yield
                 with _explained(self.place):
@@ -208,17 +212,17 @@ def _first_row(path: Path) -> Row | None:
     return None
 
 
-def _lock_folder(folder: int, place: str) -> None:
-    """Lock an open folder as soon as it is free; the lock ends with the process."""
+def _as_soon_as_free(attempt: Callable[[], object]) -> None:
+    """Repeat an attempt until the lock is free. SQLite's own waiting backs off, and starves some writers."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise LedgerError(
-                    f"the folder of {place} was kept locked by another process for {PATIENCE:g} s; try again"
-                ) from error
+            attempt()
+            return
+        except (BlockingIOError, sqlite3.OperationalError) as error:
+            locked = isinstance(error, BlockingIOError) or "locked" in str(error)
+            if not locked or time.monotonic() > deadline:
+                raise
         time.sleep(0.003)
 
 
@@ -239,30 +243,6 @@ def _one_moment(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("COMMIT")
 
 
-def _patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Execute a statement as soon as the file is not locked.
-
-    SQLite's own waiting backs off to a tenth of a second, which starves some of many writers.
-    """
-    deadline = time.monotonic() + PATIENCE
-    connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        while not _executed(connection, statement, give_up=time.monotonic() > deadline):
-            time.sleep(0.003)
-    finally:
-        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
-
-
-def _executed(connection: sqlite3.Connection, statement: str, *, give_up: bool) -> bool:
-    try:
-        connection.execute(statement)
-        return True
-    except sqlite3.OperationalError as error:
-        if give_up or "locked" not in str(error):
-            raise
-        return False
-
-
 @contextmanager
 def _explained(place: str) -> Iterator[None]:
     """Turn errors of SQLite into ours, with the remedy."""
@@ -276,6 +256,10 @@ def _explained(place: str) -> Iterator[None]:
         raise LedgerError(
             f"the ledger {place} cannot be used: {error}; choose a place in a folder that exists, can be "
             "written and has room"
+        ) from error
+    except BlockingIOError as error:
+        raise LedgerError(
+            f"the folder of {place} was kept locked by another process for {PATIENCE:g} s; try again"
         ) from error
     except OSError as error:
         raise LedgerError(

@@ -11,28 +11,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sfumato import _validate
 from sfumato.accounting import Budget, DpEvent, NoEvent, Relation, event_to_json
 from sfumato.accounting.events import hashable
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered
 from sfumato.ledger.certificate import Certificate
-from sfumato.ledger.chain import FREE, OF_LEASES, Entry, Head, canonical
+from sfumato.ledger.chain import FREE, OF_LEASES, Digest, Entry, Head, canonical
 from sfumato.ledger.charge import EXCEEDED, Lease, event_in
 from sfumato.ledger.documents import WITNESS, refuse_others
 from sfumato.ledger.log import now
 from sfumato.ledger.rule import Account, Rule, Tally, counted_event, exact_epsilon, part_of, same_releases
-from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, signer
+from sfumato.ledger.signing import PrivateKey, PublicKey, signer
 from sfumato.ledger.state import PART, WHOLE, State
-from sfumato.schema import read_file
+from sfumato.schema import Count, Json, Model, Words, read, read_file
 
 if TYPE_CHECKING:
     from sfumato.ledger.ledger import Ledger
 
 _SLACK = 1e-6  # relative: another version of the accountant may round otherwise
 _COARSE = 1e-3  # and discretise otherwise
-_WITNESS_FIELDS = {"kind", "name", "sequence", "hash", "time"}
 
 
 def replay(budget: Budget, entries: Iterable[Entry]) -> None:
@@ -280,6 +279,15 @@ def check_agreement(certificate: Certificate, entry: Entry, budget: Budget, *, d
             )
 
 
+class _WitnessFile(Model):
+    kind: Literal["witness"]
+    name: Words
+    sequence: Count
+    hash: Digest
+    time: Words
+    signature: Json = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Witness:
     """State the newest entry of a ledger at one time.
@@ -331,13 +339,9 @@ class Witness:
     def from_json(cls, data: Mapping[str, Any]) -> Witness:
         """Read the witness in `data`; NotVerified where it carries a signature that does not fit."""
         refuse_others(data, WITNESS)
-        if set(data) - {FIELD} != _WITNESS_FIELDS or data["kind"] != "witness":
-            raise InvalidInput(f"expected a witness of the fields {sorted(_WITNESS_FIELDS)}, got another file")
-        for name in ("name", "hash", "time"):
-            if not isinstance(data[name], str):
-                raise InvalidInput(f"expected {name} of the witness to be a text, got another value")
-        head = Head(sequence=_validate.integer("sequence", data["sequence"]), hash=data["hash"])
-        return cls(name=data["name"], head=head, time=data["time"], signer=signer("witness", data))
+        file: _WitnessFile = read(_WitnessFile, data, name="the witness")
+        head = Head(sequence=file.sequence, hash=file.hash)
+        return cls(name=file.name, head=head, time=file.time, signer=signer("witness", data))
 
     def check_followed_by(self, ledger: Ledger, key: PrivateKey | None) -> None:
         """Refuse to let the newest head of `ledger`, signed with `key`, take the place of this witness.

@@ -1,42 +1,74 @@
 """Data noised before it leaves the person, and learning that knows the noise.
 
-The client half randomises (`LabelledDirection`, `PrivUnit`, `PrivUnitG`, `GaussianVector`, `LaplaceVector`,
-`UnaryEncoding`, `LocalHashing`, and the randomized responses of `sfumato.mechanisms`) and hands out one report
-a person (`Reporter`); it needs no torch. The server half estimates and learns from reports alone.
+The client half randomises (`LabelledDirection`, `GaussianVector`, `LaplaceVector`, and the randomized responses
+of `sfumato.mechanisms`) and hands out one report a person (`Reporter`); it needs no torch. The server half
+estimates and learns from reports alone.
 """
 
-from sfumato.local.artefact import NoisedData, read_noised
-from sfumato.local.bounded import GaussianVector, LaplaceVector
-from sfumato.local.class_moments import ClassMoments, Learnt, RawMoments, shrink, unguided
-from sfumato.local.classifiers import (
+from sfumato.local.columns import (
+    ReportedColumn,
+    TablePlan,
+    read_people,
+    read_table_plan,
+    release_table,
+    table_plan,
+)
+from sfumato.local.estimates import (
+    ClassMoments,
+    Estimate,
+    Learnt,
+    RawMoments,
+    class_means,
+    frequencies,
+    mean,
+    second_moment,
+    shrink,
+    unguided,
+)
+from sfumato.local.learning import (
     CLASSIFIERS,
-    LinearClassifier,
-    QuadraticClassifier,
+    LearntClassifier,
     blend,
+    learn,
     linear_discriminant,
     nearest_mean,
     quadratic_discriminant,
-    ridge,
 )
-from sfumato.local.columns import ReportedColumn, TablePlan, read_table_plan, table_plan
-from sfumato.local.direction import LabelledDirection, PrivUnit, PrivUnitG
-from sfumato.local.encoding import LocalHashing, UnaryEncoding
-from sfumato.local.estimates import Estimate, class_means, frequencies, mean, second_moment
-from sfumato.local.learning import LearntClassifier, learn
-from sfumato.local.plan import RANDOMISERS, ReportPlan
-from sfumato.local.release import certificate_place, noise_images, open_ledger, release_images
-from sfumato.local.reporter import AlreadyReported, Collector, Report, Reporter
-from sfumato.local.shuffle import first_reports, shuffle, shuffled_epsilon, shuffled_in_words
-from sfumato.local.split import GaussianSplit
-from sfumato.local.views import KINDS, View, build_view
+from sfumato.local.randomisers import (
+    RANDOMISERS,
+    GaussianSplit,
+    GaussianVector,
+    LabelledDirection,
+    LaplaceVector,
+    ReportPlan,
+)
+from sfumato.local.release import (
+    NoisedData,
+    certificate_beside,
+    certificate_place,
+    noise_images,
+    open_ledger,
+    open_policy_ledger,
+    read_noised,
+    refuse_beyond_budget,
+    refuse_to_overwrite,
+    release_images,
+    shuffled_epsilon,
+    shuffled_in_words,
+    write_learnt,
+)
+from sfumato.local.reporter import AlreadyReported, Report, Reporter
+from sfumato.local.views import DIMENSIONS, KINDS, LOW_FREQUENCIES, PRIORS, View, build_view, prior_outputs
 
 __all__ = [
     "CLASSIFIERS",
+    "DIMENSIONS",
     "KINDS",
+    "LOW_FREQUENCIES",
+    "PRIORS",
     "RANDOMISERS",
     "AlreadyReported",
     "ClassMoments",
-    "Collector",
     "Estimate",
     "GaussianSplit",
     "GaussianVector",
@@ -44,25 +76,19 @@ __all__ = [
     "LaplaceVector",
     "Learnt",
     "LearntClassifier",
-    "LinearClassifier",
-    "LocalHashing",
     "NoisedData",
-    "PrivUnit",
-    "PrivUnitG",
-    "QuadraticClassifier",
     "RawMoments",
     "Report",
     "ReportPlan",
     "ReportedColumn",
     "Reporter",
     "TablePlan",
-    "UnaryEncoding",
     "View",
     "blend",
     "build_view",
+    "certificate_beside",
     "certificate_place",
     "class_means",
-    "first_reports",
     "frequencies",
     "learn",
     "linear_discriminant",
@@ -70,16 +96,21 @@ __all__ = [
     "nearest_mean",
     "noise_images",
     "open_ledger",
+    "open_policy_ledger",
+    "prior_outputs",
     "quadratic_discriminant",
     "read_noised",
+    "read_people",
     "read_table_plan",
+    "refuse_beyond_budget",
+    "refuse_to_overwrite",
     "release_images",
-    "ridge",
+    "release_table",
     "second_moment",
     "shrink",
-    "shuffle",
     "shuffled_epsilon",
     "shuffled_in_words",
     "table_plan",
     "unguided",
+    "write_learnt",
 ]

@@ -1,9 +1,9 @@
-"""Tables: each person's row noised column by column, by what the table's policy declares (`sfumato.policy`)."""
+"""Tables: each person's row noised column by column, as the table's policy declares (`sfumato.policy`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,25 @@ import numpy.typing as npt
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Relation
+from sfumato.datasets.clean import read_rows
 from sfumato.datasets.text_table import TextForm
+from sfumato.display import visible
 from sfumato.errors import InvalidInput
-from sfumato.local.bounded import LaplaceVector
+from sfumato.ledger import Certificate, Ledger
 from sfumato.local.estimates import Estimate, frequencies, mean
+from sfumato.local.randomisers import LaplaceVector
+from sfumato.local.release import (
+    IDEAL,
+    NO_CURATOR,
+    ONE_REPORT,
+    archived,
+    certificate_place,
+    refuse_to_overwrite,
+)
 from sfumato.mechanisms import KaryResponse
-from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy, load_policy
-from sfumato.randomness import Sampler
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy, left_out_on_purpose, load_policy
+from sfumato.randomness import Sampler, caveats_of_sampler
+from sfumato.storage import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,13 +39,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ReportedColumn:
     """One column: either a number within bounds, or one of some categories; and its share of ε.
-
-    Args:
-        name: The column.
-        epsilon: Its share of the person's ε.
-        lower: The least number; values below it count as this.
-        upper: The largest number.
-        categories: All values that count; give these or bounds.
 
     >>> ReportedColumn(name="age", epsilon=1.0, lower=0, upper=100).encode([40, "?"]).tolist()
     [[40.0], [50.0]]
@@ -64,10 +69,10 @@ class ReportedColumn:
         return LaplaceVector(dimension=1, epsilon=self.epsilon, lower=self.lower, upper=self.upper)
 
     def encode(self, cells: Sequence[Any]) -> npt.NDArray[Any]:
-        """Cells as what the randomiser takes: clipped numbers (n, 1), or positions in the categories.
+        """Return cells as the randomiser takes them: clipped numbers (n, 1), or positions in the categories.
 
-        No cell can cause an error: what is no number becomes the middle of the bounds, what is no category the
-        first one; both before any noise, so that the report looks like any other.
+        No cell can cause an error: text that is no number becomes the middle of the bounds, an unknown
+        category the first one; both before any noise, so that the report looks like any other.
         """
         if self.categories is not None:
             places = {_spelling(category): place for place, category in enumerate(self.categories)}
@@ -131,11 +136,6 @@ class TablePlan:
     def epsilon(self) -> float:
         return accounting.epsilon(self.event(), 0.0, relation=Relation.REPLACE_ONE)
 
-    def with_epsilon(self, epsilon: float) -> TablePlan:
-        """The same columns, with ε shared evenly."""
-        share = _validate.positive("epsilon", epsilon) / len(self.columns)
-        return replace(self, columns=tuple(replace(column, epsilon=share) for column in self.columns))
-
     def check(self, frame: pd.DataFrame) -> None:
         absent = [name for name in self.stored if name not in frame.columns]
         if absent:
@@ -157,15 +157,6 @@ class TablePlan:
     def estimates(self, reports: Mapping[str, npt.NDArray[Any]]) -> dict[str, Estimate]:
         return {column.name: column.estimate(reports[column.name]) for column in self.columns}
 
-    def decoded(self, reports: Mapping[str, npt.NDArray[Any]]) -> dict[str, list[Any]]:
-        """Reports as a table shows them: categories by name."""
-        named = {}
-        for column in self.columns:
-            values = reports[column.name].tolist()
-            known = column.categories
-            named[column.name] = values if known is None else [known[place] for place in values]
-        return named
-
 
 def _one_row_each(people: pd.Series[Any], sampler: Sampler) -> npt.NDArray[np.int64]:
     """A place of each person, by secret coins; rows without a person count as one person's."""
@@ -185,7 +176,7 @@ def table_plan(policy: Policy, *, epsilon: float | None = None, leave_out: Seque
     """Plan reports on the columns that a policy declares, each with an even share of ε.
 
     Args:
-        policy: What is declared about the table.
+        policy: The table's declarations.
         epsilon: The ε of a person's report; the policy's budget by default.
         leave_out: Columns that are not reported.
 
@@ -216,21 +207,7 @@ def read_table_plan(
     source: str | None = None,
     leave_out: Sequence[str] = (),
 ) -> TablePlan:
-    """Read the plan of a policy file.
-
-    Args:
-        path: The policy.
-        epsilon: The ε of a person's report; the policy's budget by default.
-        source: The table to report on, if the policy names none.
-        leave_out: Columns that are not reported.
-
-    Returns:
-        The plan.
-
-    ```python
-    plan = read_table_plan("people.toml", epsilon=2.0)
-    ```
-    """
+    """Read the plan of a policy file."""
     return table_plan(load_policy(path, source=source or ""), epsilon=epsilon, leave_out=leave_out)
 
 
@@ -263,3 +240,48 @@ def _spelling(value: Any) -> str:
     except ValueError:
         return text
     return str(int(number)) if number.is_integer() else repr(number)
+
+
+def read_people(path: str | Path, plan: TablePlan) -> pd.DataFrame:
+    """Read the plan's columns of a text or Parquet file.
+
+    Each line of a text file is a row of its own, also one that cannot be read: its report is that of a person
+    without values, so that no person is seen to be missing. Only the policy says which text
+    stands for no value.
+    """
+    return read_rows(Path(path).expanduser(), plan.form, plan.stored).to_pandas()
+
+
+def release_table(
+    frame: pd.DataFrame,
+    *,
+    plan: TablePlan,
+    name: str,
+    sampler: Sampler,
+    ledger: Ledger,
+    out: Path,
+) -> Certificate:
+    """Check, charge, noise, write: one report a person, an array a column."""
+    refuse_to_overwrite(out)
+    plan.check(frame)
+    whose = (
+        "every row is one person"
+        if plan.unit_column is None
+        else f"one report for each {plan.unit_column}, of one of its rows, chosen by a secret coin"
+    )
+    certificate = ledger.pay_for(
+        plan.event(),
+        purpose=visible(f"local release of {name}"),
+        relation=Relation.REPLACE_ONE,
+        unit="person",
+        private=sampler.private,
+        plan={"columns": [asdict(column) for column in plan.columns]},
+        caveats=[
+            *(ONE_REPORT, NO_CURATOR, IDEAL, whose),
+            *left_out_on_purpose(plan.left_out),
+            *caveats_of_sampler(sampler),
+        ],
+    )
+    write_whole(out, archived(plan.randomise(frame, sampler)), readable=True)
+    certificate.write(certificate_place(out))
+    return certificate

@@ -1,4 +1,4 @@
-"""One report for each person, ever: kept on the person's side, and again where reports arrive."""
+"""One report for each person, ever, kept on the person's side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,12 +27,7 @@ class AlreadyReported(Refused):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What leaves a person: a random name for the report, and its noised content.
-
-    Attributes:
-        id: A random name for the report.
-        content: What was randomised.
-    """
+    """A report as it leaves a person: a random name, and its noised content."""
 
     id: str
     content: Mapping[str, Any]
@@ -74,7 +69,9 @@ class Reporter:
         event: DpEvent,
         check: Callable[[], object] | None = None,
     ) -> Report:
-        """The person's one report. `check` runs first: what it refuses leaves no mark and sends nothing."""
+        """The person's one report. `check` runs first: a record that it refuses leaves no mark and sends
+        nothing.
+        """
         epsilon(event, 1e-5, relation=Relation.REPLACE_ONE)  # an event without a price is refused
         if check is not None:
             check()
@@ -114,39 +111,3 @@ class Reporter:
                 yield store
         finally:
             store.close()
-
-
-class Collector:
-    """Where reports arrive: each report counts once, by its name, and each sender once, if senders are known.
-
-    >>> collector = Collector()
-    >>> one = Report(id="a1", content={"answer": 1})
-    >>> collector.add(one, sender="ann"), collector.add(one, sender="ann")
-    (True, False)
-    >>> collector.add(Report(id="b2", content={"answer": 0}), sender="ann")
-    False
-    """
-
-    def __init__(self) -> None:
-        self._reports: dict[str, Report] = {}
-        self._senders: set[str] = set()
-        self.duplicates = 0
-
-    def add(self, report: Report, *, sender: str | None = None) -> bool:
-        """Whether the report was new and was kept."""
-        if report.id in self._reports or (sender is not None and sender in self._senders):
-            self.duplicates += 1
-            return False
-        self._reports[report.id] = report
-        if sender is not None:
-            self._senders.add(sender)
-        return True
-
-    def add_all(self, reports: Iterable[Report]) -> int:
-        """How many of them were new."""
-        return sum(self.add(report) for report in reports)
-
-    @property
-    def contents(self) -> list[Mapping[str, Any]]:
-        """What was kept, in the order of arrival."""
-        return [report.content for report in self._reports.values()]

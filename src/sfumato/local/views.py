@@ -1,13 +1,12 @@
-"""What of an image is reported: a public map to a few directions, the same for everyone.
+"""Views: public maps of images to a few directions, the same for everyone.
 
-The noise on a report grows with the number of directions, so that few of them should hold what matters. Which
-ones is decided by public knowledge alone: features of a prior learnt from drawings, and the spread of the
+The noise on a report grows with the number of directions, so that few of them should hold most of the signal.
+Which ones is decided by public knowledge alone: features of a prior learnt from drawings, and the spread of the
 drawings' classes in them; or, with no prior at all, the low frequencies of an image.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,15 +16,14 @@ from sfumato import _validate
 from sfumato.datasets import draw
 from sfumato.datasets.drawings import NETS, TOGETHER
 from sfumato.errors import InvalidInput
-from sfumato.local.class_moments import ClassMoments
+from sfumato.local.estimates import ClassMoments
 
 Floats32 = npt.NDArray[np.float32]
 
 PRIORS = tuple(NETS)
 LOW_FREQUENCIES = "low-frequencies"
-PIXELS = "pixels"
-KINDS = (*PRIORS, LOW_FREQUENCIES, PIXELS)
-DIMENSIONS = {**dict.fromkeys(PRIORS, 40), TOGETHER: 64, LOW_FREQUENCIES: 60, PIXELS: 784}
+KINDS = (*PRIORS, LOW_FREQUENCIES)
+DIMENSIONS = {**dict.fromkeys(PRIORS, 40), TOGETHER: 64, LOW_FREQUENCIES: 60}
 """Directions for each kind; chosen on drawn digits, rotated and slanted; 64 on training rows of MNIST."""
 
 _DRAWINGS = 12_000  # of which the public spread is measured
@@ -38,14 +36,7 @@ _BATCH = 1000  # images through the prior at a time
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """Features, less a centre, times a matrix, scaled to length 1; all of it public.
-
-    Attributes:
-        kind: Its name.
-        centre: What is taken off the features.
-        matrix: What they are multiplied by.
-        public: What drawings say of each class, if they do.
-    """
+    """Features, less a centre, times a matrix, scaled to length 1; all of it public."""
 
     kind: str
     centre: Floats32  # (features,)
@@ -83,7 +74,7 @@ def build_view(kind: str, dimension: int | None = None) -> View:
 
     Args:
         kind: A name of `KINDS`.
-        dimension: How many directions are kept; what suits the kind by default.
+        dimension: How many directions are kept; a number for each kind by default.
 
     Returns:
         The view.
@@ -94,21 +85,17 @@ def build_view(kind: str, dimension: int | None = None) -> View:
     """
     _validate.one_of("view", kind, KINDS)
     size = _validate.integer("dimension", DIMENSIONS[kind] if dimension is None else dimension, least=2)
-    if kind in PRIORS:
-        return _prior_view(kind, size)
-    return _frequency_view(size) if kind == LOW_FREQUENCIES else _pixel_view(size)
+    return _prior_view(kind, size) if kind in PRIORS else _frequency_view(size)
 
 
 def features(kind: str, images: Floats32) -> Floats32:
-    """(images, features): of the prior, or coefficients of the cosine transform, or the pixels."""
+    """(images, features): of the prior, or coefficients of the cosine transform."""
     pictures = check_images(images)
     if kind in PRIORS:
         return prior_outputs(kind, pictures)[0]
-    if kind == LOW_FREQUENCIES:
-        from scipy.fft import dctn
+    from scipy.fft import dctn
 
-        return dctn(pictures, axes=(1, 2), norm="ortho").reshape(len(pictures), -1).astype(np.float32)
-    return pictures.reshape(len(pictures), -1)
+    return dctn(pictures, axes=(1, 2), norm="ortho").reshape(len(pictures), -1).astype(np.float32)
 
 
 def prior_outputs(kind: str, images: Floats32) -> tuple[Floats32, Floats32]:
@@ -157,7 +144,7 @@ def _prior_view(kind: str, dimension: int) -> View:
 
 
 def _discriminating(centred: Floats32, labels: npt.NDArray[np.int64], dimension: int) -> Floats32:
-    """Whitened within classes, then the principal directions of what is left (Fisher's come first)."""
+    """Whitened within classes, then the principal directions of the rest (Fisher's come first)."""
     _, directions = np.linalg.eigh(np.cov(centred.T))
     principal = directions[:, ::-1][:, :_KEPT]
     rows = centred @ principal
@@ -185,13 +172,3 @@ def _blob() -> Floats32:
     place = np.arange(_SIDE) - (_SIDE - 1) / 2.0
     squares = place[:, None] ** 2 + place[None, :] ** 2
     return features(LOW_FREQUENCIES, np.exp(-squares / 50.0)[None].astype(np.float32) * 0.65)[0]
-
-
-def _pixel_view(dimension: int) -> View:
-    if math.isqrt(dimension) ** 2 != dimension or dimension != _SIDE * _SIDE:
-        raise InvalidInput(f"expected dimension={_SIDE * _SIDE} for pixels, got dimension={dimension}")
-    return View(
-        kind=PIXELS,
-        centre=np.zeros(dimension, dtype=np.float32),
-        matrix=np.eye(dimension, dtype=np.float32),
-    )

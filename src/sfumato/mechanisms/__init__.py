@@ -1,7 +1,13 @@
 """Noise: each mechanism is a frozen value that knows its own event.
 
-A mechanism says what it costs (`event()`) before it touches data, and draws from the `Sampler` that it is
-handed. What it refuses, it refuses before any noise is drawn.
+A mechanism states its cost (`event()`) before it touches data, and draws from the `Sampler` that it is
+handed. Wrong values are refused before any noise is drawn.
+
+Terms:
+    values: Finite numbers.
+    whole: Whole grid steps.
+    grid: The step, a power of two.
+    sampler: The secret stream behind all draws.
 """
 
 from sfumato.mechanisms.correlated import CorrelatedNoise, correlated_noise

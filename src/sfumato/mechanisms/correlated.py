@@ -1,6 +1,6 @@
-"""Draws of correlated noise, step after step; for what they are correlated see `factorisation.py`.
+"""Draws of correlated noise, step after step; the correlation is that of `factorisation.py`.
 
-What is kept of the past is as secret as the noise itself: who has it can take the noise off what was released.
+The kept past is as secret as the noise itself: with it the noise can be taken off the releases.
 """
 
 from __future__ import annotations
@@ -33,27 +33,23 @@ class CorrelatedNoise(NoiseSource, Protocol):
         ...
 
     def past(self) -> Past:
-        """What the steps to come need of the steps so far: secret."""
+        """Return the secret that later steps need of the steps so far."""
         ...
 
     def go_on(self, past: Past, drawn: int) -> None:
-        """Take up what `past` gave after `drawn` steps."""
+        """Take up the result of `past` after `drawn` steps."""
         ...
 
     def forget(self) -> None:
-        """Wipe what is kept; no further step can be taken."""
+        """Wipe the past; no further step can be taken."""
         ...
 
 
 def correlated_noise(noise: Noise, sampler: Sampler) -> CorrelatedNoise | None:
-    """The source of a kind of noise; None for independent noise, which is the sampler's own.
+    """Return the source of a kind of noise; None for independent noise, which is the sampler's own.
 
     Args:
         noise: How the noise of a step follows from that of earlier ones.
-        sampler: The secret stream behind all draws.
-
-    Returns:
-        A source to draw from once in each step of one run, or None.
 
     >>> from sfumato.randomness import SecretStream
     >>> source = correlated_noise(LambdaCGD(cancelled=0.5), SecretStream())
@@ -75,13 +71,13 @@ class BandedNoise:
     *Guarantees*: with x_t whole, y_t = x_t + w_t = ⌊r_t − Σᵢ cᵢ·y_{t−i} + ½⌋, r_t = z_t + x_t + Σᵢ cᵢ·x_{t−i}.
     So all that is released is computed from r = Cx + z, a Gaussian release, and from itself. This is exact: cᵢ
     are whole multiples of 2⁻¹², z is drawn rounded to such multiples of a grid step, and all of it is added in
-    whole numbers below 2⁵³. What rounding leaves over is fed back into the next steps.
+    whole numbers below 2⁵³. The rest of each rounding is fed back into the next steps.
     """
 
     def __init__(self, noise: Banded, sampler: Sampler) -> None:
         self._sampler = sampler
         column = noise.column(noise.bands) * 2**COEFFICIENT_BITS
-        self._weights = column[1:]  # of what was one step ago, two, …
+        self._weights = column[1:]  # of the noise one step ago, two, …
         self._gain = float(np.abs(noise.inverse(_LONG)).sum())  # of noise over draws, at most
         self._last: npt.NDArray[np.float64] | None = None  # (bands - 1, size), step t in row t mod (bands - 1)
         self._scale = 0.0

@@ -1,13 +1,13 @@
-"""Noise that knows the past: how the noise of a step follows from independent draws, and what one unit costs.
+"""Correlated noise: the noise of a step from independent draws, and the sensitivity to one unit.
 
 The sums of n steps are the rows of x. Released is x + C⁻¹z, with z independent Gaussian draws and C a
 lower-triangular Toeplitz matrix with ones on its diagonal: z is partly taken back by later steps, so that the
 noise of the *weights*, which add the steps up, stays small. It equals C⁻¹(Cx + z): post-processing of one
 Gaussian release of Cx, also where later sums depend on earlier releases (Denisov et al. 2022, theorem 2.1).
 
-*What one unit changes.* It takes part in steps j, j+p, j+2p, … for a fixed p, the steps of a pass, and changes
+*Sensitivity.* One unit takes part in steps j, j+p, j+2p, … for a fixed p, the steps of a pass, and changes
 each of these sums by a vector of norm at most Δ. Let c be the first column of C, with no negative entry, and
-v_t = c_t + v_{t−p}: what unit vectors at steps 0, p, 2p, … add up to in row t of Cx. Then the release moves by
+v_t = c_t + v_{t−p}: the sum of unit vectors at steps 0, p, 2p, … in row t of Cx. Then the release moves by
 at most Δ·‖v‖, and in rows kp to (k+1)p − 1, pass k, by at most Δ·‖v of that pass‖. *Proof*: no entry of C is
 negative, so vectors that all point the same way are the worst, and taking part less often is no worse. With
 j = 0 they add up to v. With another j they add up to v shifted by j rows: each pass has rows of the same pass,
@@ -20,48 +20,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput
+from sfumato.schema import Model, read
 
 Floats = npt.NDArray[np.float64]
 
 COEFFICIENT_BITS = 12
 """Coefficients of banded noise are whole multiples of 2⁻¹², so that whole numbers suffice to apply them."""
 
-_MOST_BANDS = 256
-_CHOICE_OF_BANDS = (1, 2, 4, 8, 16, 32)  # looked at where nobody says how many
+_BelowOne = Annotated[float, Meta(ge=0, lt=1)]
+_CHOICE_OF_BANDS = (1, 2, 4, 8, 16, 32)  # tried where a plan names none
 _CHOICE_OF_SHARES = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Independent:
-    """Fresh noise in each step: C is the identity. What a plan has unless it says otherwise.
+class _Kind(Model):
+    @property
+    def kind(self) -> str:
+        return str(type(self).__struct_config__.tag)
+
+
+class Independent(_Kind, tag="independent", tag_field="kind"):
+    """Fresh noise in each step: C is the identity. The default of a plan.
 
     >>> Independent().column(100).tolist()
     [1.0]
     """
 
-    kind: ClassVar[str] = "independent"
-
     def column(self, steps: int) -> Floats:
-        """The first column of C."""
+        """Return the first column of C."""
         return np.ones(1)
 
     def inverse(self, steps: int) -> Floats:
-        """The first column of C⁻¹: the noise of step t is Σᵢ inverse[i]·z_{t−i}."""
+        """Return the first column of C⁻¹: the noise of step t is Σᵢ inverse[i]·z_{t−i}."""
         return np.ones(1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Banded:
-    """C has `bands` bands: those of the square root of what the optimizer does with the gradients.
+class Banded(_Kind, tag="banded", tag_field="kind"):
+    """C has `bands` bands: those of the square root of the optimizer's linear map of the gradients.
 
     The generating function is ((1 − decay·x)(1 − momentum·x))^−½, cut off after `bands` terms (Kalinin &
     Lampert 2024, "Banded square root matrix factorization", theorem 1). The last bands − 1 noise vectors are
@@ -70,27 +73,15 @@ class Banded:
     Args:
         bands: How many diagonals of C are not zero, from 1 to 256; with 1 the noise is independent.
         momentum: The momentum of the optimizer, in [0, 1); 0 for none.
-        decay: By what the weights are multiplied in each step, in (0, 1]; 1 without weight decay.
+        decay: The factor by which the weights are multiplied in each step, in (0, 1]; 1 without weight decay.
 
     >>> Banded(bands=3).column(100).tolist()
     [1.0, 0.5, 0.375]
     """
 
-    kind: ClassVar[str] = "banded"
-
-    bands: int
-    momentum: float = 0.0
-    decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        _validate.integer("bands", self.bands, least=1)
-        if self.bands > _MOST_BANDS:
-            raise InvalidInput(
-                f"expected bands <= {_MOST_BANDS}, got bands={self.bands}; each keeps one more noise vector"
-            )
-        if not 0 <= _validate.real("momentum", self.momentum) < 1:
-            raise InvalidInput(f"expected momentum in [0, 1), got momentum={self.momentum}")
-        _validate.probability("decay", self.decay)
+    bands: Annotated[int, Meta(ge=1, le=256)]  # each keeps one more noise vector
+    momentum: _BelowOne = 0.0
+    decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     def column(self, steps: int) -> Floats:
         places = np.arange(min(self.bands, max(1, steps)))
@@ -106,8 +97,7 @@ class Banded:
         return np.asarray(signal.lfilter([1.0], self.column(steps), impulse))
 
 
-@dataclass(frozen=True, kw_only=True)
-class LambdaCGD:
+class LambdaCGD(_Kind, tag="lambda-cgd", tag_field="kind"):
     """Each step takes back the share `cancelled` (λ) of the noise drawn in the step before: z_t − λ·z_{t−1}.
 
     C has λⁱ in its i-th band. z_{t−1} is drawn again from its key, so that no vector is kept in memory
@@ -120,16 +110,7 @@ class LambdaCGD:
     [1.0, 0.5, 0.25]
     """
 
-    kind: ClassVar[str] = "lambda-cgd"
-
-    cancelled: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= _validate.real("cancelled", self.cancelled) < 1:
-            raise InvalidInput(
-                f"expected cancelled in [0, 1), got cancelled={self.cancelled}; it is the share of the last "
-                "step's noise that is taken back"
-            )
+    cancelled: _BelowOne
 
     def column(self, steps: int) -> Floats:
         return np.asarray(self.cancelled ** np.arange(steps, dtype=np.float64))
@@ -140,14 +121,12 @@ class LambdaCGD:
 
 Noise = Independent | Banded | LambdaCGD
 INDEPENDENT = Independent()
-NOISES: Mapping[str, type[Independent] | type[Banded] | type[LambdaCGD]] = {
-    kind.kind: kind for kind in (Independent, Banded, LambdaCGD)
-}
+NOISES = ("independent", "banded", "lambda-cgd")
 
 
 @lru_cache(maxsize=256)
 def pass_norms(noise: Noise, *, steps: int, steps_a_pass: int) -> tuple[float, ...]:
-    """What one unit, of which each step's sum moves by at most 1, moves in Cx during each pass (see above).
+    """Return the norm that one unit, which moves each step's sum by at most 1, moves in Cx in each pass.
 
     Never smaller than in the pass before.
 
@@ -167,7 +146,7 @@ def pass_norms(noise: Noise, *, steps: int, steps_a_pass: int) -> tuple[float, .
 
 
 def sensitivity(noise: Noise, *, steps: int, steps_a_pass: int) -> float:
-    """What one unit moves in all of Cx, in clipping norms.
+    """Return the norm that one unit moves in all of Cx, in clipping norms.
 
     >>> round(sensitivity(Banded(bands=3), steps=12, steps_a_pass=4) ** 2, 6) == 3 * (1 + 0.5**2 + 0.375**2)
     True
@@ -176,7 +155,7 @@ def sensitivity(noise: Noise, *, steps: int, steps_a_pass: int) -> float:
 
 
 def prefix_error(noise: Noise, *, steps: int, steps_a_pass: int) -> float:
-    """The root mean square error of the sums up to each step, at noise that costs as much as σ = Δ once.
+    """Return the root mean square error of the sums up to each step, at noise that costs as much as σ = Δ once.
 
     >>> plan = {"steps": 400, "steps_a_pass": 100}
     >>> prefix_error(Banded(bands=16), **plan) < 0.5 * prefix_error(INDEPENDENT, **plan)
@@ -190,39 +169,27 @@ def prefix_error(noise: Noise, *, steps: int, steps_a_pass: int) -> float:
 
 
 def chosen_noise(kind: str, *, steps: int, steps_a_pass: int) -> Noise:
-    """The noise of one kind whose prefix sums err least, of a short list; from public figures alone.
+    """Return the noise of one kind whose prefix sums err least, of a short list; from public figures alone.
 
     >>> chosen_noise("lambda-cgd", steps=1, steps_a_pass=1)
     LambdaCGD(cancelled=0.0)
     """
     _validate.one_of("noise", kind, NOISES)
     of_kind: Mapping[str, list[Noise]] = {
-        Independent.kind: [INDEPENDENT],
-        Banded.kind: [Banded(bands=bands) for bands in _CHOICE_OF_BANDS],
-        LambdaCGD.kind: [LambdaCGD(cancelled=share) for share in _CHOICE_OF_SHARES],
+        "independent": [INDEPENDENT],
+        "banded": [Banded(bands=bands) for bands in _CHOICE_OF_BANDS],
+        "lambda-cgd": [LambdaCGD(cancelled=share) for share in _CHOICE_OF_SHARES],
     }
     return min(
         of_kind[kind], key=lambda noise: prefix_error(noise, steps=max(1, steps), steps_a_pass=steps_a_pass)
     )
 
 
-def noise_to_json(noise: Noise) -> dict[str, Any]:
-    return {"kind": noise.kind, **asdict(noise)}
-
-
 def noise_from_json(data: Any) -> Noise:
-    """The noise that a dictionary describes.
+    """Return the noise that a dictionary of `to_json` describes.
 
-    >>> noise_from_json(noise_to_json(Banded(bands=4))) == Banded(bands=4)
+    >>> noise_from_json(Banded(bands=4).to_json()) == Banded(bands=4)
     True
     """
-    if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
-        raise InvalidInput(f"expected noise to be an object with a kind, got noise={_validate.shown(data)}")
-    kind = NOISES[_validate.one_of("noise", data["kind"], NOISES)]
-    known = {field.name for field in fields(kind)}
-    values = {name: value for name, value in data.items() if name != "kind"}
-    if set(values) != known:
-        raise InvalidInput(
-            f"expected the fields {sorted(known)} of {kind.kind} noise, got {_validate.shown(sorted(values))}"
-        )
-    return kind(**values)
+    noise: Noise = read(Noise, data, name="noise")
+    return noise

@@ -30,7 +30,7 @@ class Gaussian:
     `sensitivity` by at most 2⁻¹⁸ of it: rounding, and the step from the discrete to the continuous Gaussian.
     `sensitivity` is the L2 norm by which a neighbouring data set moves the values. `calibrated` solves
     δ = Φ(1/2s − εs) − e^ε Φ(−1/2s − εs) for s = σ/Δ, which holds for every ε; the classical
-    √(2 ln(1.25/δ))/ε does not for ε > 1. Outputs lie on one grid whatever the data. The noise is OpenDP's
+    √(2 ln(1.25/δ))/ε does not for ε > 1. Outputs lie on one grid for all data. The noise is OpenDP's
     exact discrete Gaussian. NaN, infinite and too large values are refused before any noise is drawn. Public:
     sensitivity, sigma, dimension. Secret: the values, the noise.
 
@@ -61,7 +61,7 @@ class Gaussian:
 
     @classmethod
     def calibrated(cls, *, sensitivity: float, epsilon: float, delta: float, dimension: int = 1) -> Gaussian:
-        """The least noise that costs at most (ε, δ)."""
+        """Return the least noise that costs at most (ε, δ)."""
         multiplier = accounting.gaussian_noise_multiplier(epsilon, delta)
         unit = cls(sensitivity=sensitivity, sigma=sensitivity, dimension=dimension)
         return cls(
@@ -87,7 +87,7 @@ class Gaussian:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Floats: ...
     def release(self, values: float | npt.NDArray[Any], sampler: Sampler) -> float | Floats:
-        """The values with noise, each on the grid."""
+        """Return the values with noise, each on the grid."""
         draw = partial(sampler.discrete_gaussian, self.sigma / self.grid)
         return grids.add_noise(values, self.grid, self.dimension, draw)
 
@@ -155,7 +155,7 @@ class DiscreteGaussian:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Integers: ...
     def release(self, values: int | npt.NDArray[Any], sampler: Sampler) -> int | Integers:
-        """The numbers with noise."""
+        """Return the numbers with noise."""
         whole = grids.check_whole_numbers("values", values)
         noisy = whole + sampler.discrete_gaussian(self.sigma, whole.size).reshape(whole.shape)
         return int(noisy) if noisy.ndim == 0 else noisy

@@ -2,8 +2,8 @@
 
 Floating-point noise leaks its input through which doubles can come out (Mironov 2012, "On significance of
 the least significant bits for differential privacy"). Here a value is first rounded to a grid
-fixed in advance, the noise is a whole number, and their sum is exact: what comes out lies on the same grid
-whatever the data. Multiplying by a power of two is exact, so going to the grid rounds once, coming back at
+fixed in advance, the noise is a whole number, and their sum is exact: the output lies on the same grid
+for all data. Multiplying by a power of two is exact, so going to the grid rounds once, coming back at
 most once, and that is post-processing.
 """
 
@@ -28,7 +28,7 @@ _BLOCK = 1 << 15  # values at a time: 256 KiB of doubles, inside a core's cache
 
 
 def power_of_two_below(value: float) -> float:
-    """The largest power of two that is at most `value`.
+    """Return the largest power of two that is at most `value`.
 
     >>> power_of_two_below(0.3), power_of_two_below(0.25)
     (0.25, 0.25)
@@ -37,7 +37,7 @@ def power_of_two_below(value: float) -> float:
 
 
 def check_grid(grid: float) -> float:
-    """The grid, if it is a power of two within reach of a float32."""
+    """Return the grid, if it is a power of two within reach of a float32."""
     mantissa, exponent = math.frexp(_validate.positive("grid", grid))
     if mantissa != 0.5 or abs(exponent) > _LARGEST_EXPONENT:
         raise InvalidInput(
@@ -48,14 +48,11 @@ def check_grid(grid: float) -> float:
 
 
 def vector_grid(clip_norm: float, dimension: int) -> float:
-    """The grid for vectors of norm at most C: the largest power of two with grid·√d ≤ 2⁻¹⁰·C.
+    """Return the grid for vectors of norm at most C: the largest power of two with grid·√d ≤ 2⁻¹⁰·C.
 
     Args:
         clip_norm: C, the bound of the vectors.
         dimension: The number of coordinates.
-
-    Returns:
-        The step.
 
     >>> vector_grid(1.0, 1 << 20) == 2.0**-20
     True
@@ -70,10 +67,6 @@ def to_grid(values: npt.ArrayLike, grid: float) -> Integers:
 
     *Guarantees*: |to_grid(x) − to_grid(y)| ≤ ⌈|x − y| / grid⌉ (halves always go up, so a shift by whole grid
     steps stays one). NaN, infinities and values beyond 2⁶² steps are refused; the message shows no value.
-
-    Args:
-        values: Finite numbers.
-        grid: The step, a power of two.
 
     Returns:
         Whole grid steps, of the same shape.
@@ -97,8 +90,6 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
 
     Args:
         sums: Whole grid steps, changed in place.
-        values: What is added; finite numbers.
-        grid: The step, a power of two.
 
     Raises:
         InvalidInput: If a value is NaN or infinite.
@@ -125,10 +116,6 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
 def from_grid(whole: Integers, grid: float) -> Floats:
     """whole · grid, as doubles: exact below 2⁵³ steps, rounded once above.
 
-    Args:
-        whole: Whole grid steps.
-        grid: The step, a power of two.
-
     Returns:
         The values.
 
@@ -139,12 +126,12 @@ def from_grid(whole: Integers, grid: float) -> Floats:
 
 
 def scalar_grid(sensitivity: float, spread: float) -> float:
-    """The grid for a few values: `spread` grid steps of rounding stay below 2⁻²⁰ of the sensitivity."""
+    """Return the grid for a few values: `spread` grid steps of rounding stay below 2⁻²⁰ of the sensitivity."""
     return check_grid(power_of_two_below(sensitivity * 2.0**-20 / spread))
 
 
 def sensitivity_on_grid(sensitivity: float, grid: float, spread: float) -> float:
-    """What the sensitivity becomes when both neighbours are rounded: Δ + spread·grid.
+    """Return the sensitivity once both neighbours are rounded: Δ + spread·grid.
 
     `spread` is the norm of (1, …, 1): d in L1, √d in L2, 1 in L∞. With one value whole steps stay whole:
     ⌈Δ/grid⌉·grid.
@@ -192,7 +179,7 @@ def check_dimension(array: npt.NDArray[Any], dimension: int) -> None:
 
 
 def check_whole_numbers(name: str, values: npt.ArrayLike) -> Integers:
-    """The values as int64, if they are integers that leave room for noise; the message shows none of them."""
+    """Return the values as int64, if they are integers that leave room for noise; errors show none of them."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu" or not _within(array, LIMIT):
         raise InvalidInput(
@@ -203,7 +190,7 @@ def check_whole_numbers(name: str, values: npt.ArrayLike) -> Integers:
 
 
 def check_values(values: npt.NDArray[Any], grid: float, *, steps: int = LIMIT) -> None:
-    """Refuse what is not finite or lies beyond so many grid steps; the message shows no value."""
+    """Refuse values that are not finite or lie beyond so many grid steps; the message shows no value."""
     if values.dtype.kind not in "fiu":
         raise InvalidInput(f"expected values to be real numbers, got values of type {values.dtype}")
     if not _within(values, steps * grid):

@@ -27,7 +27,7 @@ class Laplace:
     and not at all for one value whose sensitivity is a multiple of the grid, such as a count. `sensitivity` is
     the L1 norm by which a neighbouring data set moves the values; moving one value by all of it is the worst
     case (noise with log-concave density; Dong, Roth & Su 2022, "Gaussian differential privacy", on group
-    privacy: values moved one after another are a group). Outputs lie on one grid whatever the data. The noise
+    privacy: values moved one after another are a group). Outputs lie on one grid for all data. The noise
     is exact, from OpenDP's discrete Laplace. NaN, infinite and too large values are refused before any noise is
     drawn. Public: sensitivity, scale, dimension. Secret: the values, the noise.
 
@@ -57,7 +57,7 @@ class Laplace:
 
     @classmethod
     def calibrated(cls, *, sensitivity: float, epsilon: float, dimension: int = 1) -> Laplace:
-        """The least noise that costs at most ε."""
+        """Return the least noise that costs at most ε."""
         _validate.positive("epsilon", epsilon)
         unit = cls(sensitivity=sensitivity, scale=sensitivity, dimension=dimension)
         return cls(
@@ -82,7 +82,7 @@ class Laplace:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Floats: ...
     def release(self, values: float | npt.NDArray[Any], sampler: Sampler) -> float | Floats:
-        """The values with noise, each on the grid."""
+        """Return the values with noise, each on the grid."""
         draw = partial(rounded_laplace, sampler, self.scale / self.grid)
         return grids.add_noise(values, self.grid, self.dimension, draw)
 
@@ -120,7 +120,7 @@ class DiscreteLaplace:
 
     @classmethod
     def calibrated(cls, *, sensitivity: int, epsilon: float) -> DiscreteLaplace:
-        """The least noise that costs at most ε."""
+        """Return the least noise that costs at most ε."""
         _validate.positive("epsilon", epsilon)
         return cls(sensitivity=sensitivity, scale=no_less_noise(sensitivity, epsilon))
 
@@ -132,7 +132,7 @@ class DiscreteLaplace:
     @overload
     def release(self, values: npt.NDArray[Any], sampler: Sampler) -> Integers: ...
     def release(self, values: int | npt.NDArray[Any], sampler: Sampler) -> int | Integers:
-        """The numbers with noise."""
+        """Return the numbers with noise."""
         whole = grids.check_whole_numbers("values", values)
         noisy = whole + sampler.discrete_laplace(self.scale, whole.size).reshape(whole.shape)
         return int(noisy) if noisy.ndim == 0 else noisy

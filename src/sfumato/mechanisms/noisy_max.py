@@ -116,7 +116,7 @@ class NoisyMax:
         changed: int | None = None,
         monotone: bool = False,
     ) -> NoisyMax:
-        """The least noise that costs at most (ε, δ); δ > 0 is for Gaussian noise, and only for it."""
+        """Return the least noise that costs at most (ε, δ); δ > 0 is for Gaussian noise, and only for it."""
         unit = cls(
             noise=noise,
             candidates=candidates,
@@ -143,11 +143,11 @@ class NoisyMax:
         return accounting.pure(self._reach / self.scale)
 
     def release(self, counts: npt.NDArray[Any], sampler: Sampler) -> int:
-        """The index of the winner."""
+        """Return the index of the winner."""
         return int(self.release_each(np.asarray(counts)[np.newaxis], sampler)[0])
 
     def release_each(self, rows: npt.NDArray[Any], sampler: Sampler) -> Integers:
-        """The winner of each row of counts (releases, candidates); each row costs one event."""
+        """Return the winner of each row of counts (releases, candidates); each row costs one event."""
         rows = np.asarray(rows)
         if rows.ndim != 2 or rows.shape[1] != self.candidates:
             raise InvalidInput(
@@ -160,7 +160,7 @@ class NoisyMax:
 
     @property
     def _reach(self) -> float:
-        """By how much a neighbouring data set moves what the noise must hide."""
+        """The distance by which a neighbouring data set moves the counts that the noise hides."""
         step = grids.sensitivity_on_grid(self.sensitivity, self.grid, 1.0)
         if self.noise == "gaussian":
             return step * math.sqrt(self.changed or self.candidates) * DISCRETENESS

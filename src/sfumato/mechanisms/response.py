@@ -60,7 +60,7 @@ class KaryResponse:
         return accounting.RandomizedResponseEvent(min(1.0, redrawn), self.classes)
 
     def release(self, answers: npt.NDArray[Any], sampler: Sampler) -> Integers:
-        """One report for each answer; each person's answer may be released once."""
+        """Return one report for each answer; each person's answer may be released once."""
         truth = check_answers(answers, self.classes)
         lies = sampler.bernoulli(self._lie_probability, truth.size).reshape(truth.shape)
         steps = 1 + sampler.integers(self.classes - 1, truth.size).reshape(truth.shape)
@@ -145,7 +145,7 @@ class TwoCoinResponse:
         return accounting.pure(self.epsilon)
 
     def release(self, answers: npt.NDArray[Any], sampler: Sampler) -> Bools:
-        """One report for each answer; each person's answer may be released once."""
+        """Return one report for each answer; each person's answer may be released once."""
         honest = check_answers(answers, 2).astype(np.bool_)
         first = sampler.bernoulli(self.truth, honest.size).reshape(honest.shape)
         second = sampler.bernoulli(self.yes, honest.size).reshape(honest.shape)
@@ -162,12 +162,12 @@ class TwoCoinResponse:
 
 
 def coin_probability(rate: float) -> float:
-    """The chance with which a uniform multiple of 2⁻⁵³ in [0, 1) is below `rate`."""
+    """Return the chance with which a uniform multiple of 2⁻⁵³ in [0, 1) is below `rate`."""
     return math.ceil(rate * 2.0**53) * 2.0**-53
 
 
 def check_answers(answers: npt.ArrayLike, classes: int) -> Integers:
-    """The answers as int64, if each is one of 0 … classes−1; the message shows none of them."""
+    """Return the answers as int64, if each is one of 0 … classes−1; the message shows none of them."""
     array = np.asarray(answers)
     if array.dtype.kind not in "iub" or (array.size and (array.min() < 0 or array.max() >= classes)):
         raise InvalidInput(

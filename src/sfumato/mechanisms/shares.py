@@ -14,7 +14,7 @@ from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler
 
 MARGIN = 2.0**-5
-"""Of C: for rounding to the grid and in float32, the same for all parties, whatever their machines."""
+"""Of C: for rounding to the grid and in float32, the same for all parties on all machines."""
 
 _LARGEST_SIGMA = 2.0**45  # noise and sums are then far below 2⁶²
 _CERTAIN = 16  # draws of a share that cannot all be zero
@@ -25,11 +25,11 @@ class GaussianShares:
     """Sums of vectors of norm at most C on a grid, plus the discrete Gaussian shares of several parties.
 
     Each party adds Z with P(z) ∝ exp(−z² / 2s²) on every coordinate, in grid steps, where
-    s = noise_multiplier · C(1 + margin) / (grid · √shares). Whoever knows all but `shares` of the shares sees
-    the sum under noise of `noise_multiplier`; what more shares add only hides more.
+    s = noise_multiplier · C(1 + margin) / (grid · √shares). An adversary who knows all but `shares` of the
+    shares sees the sum under noise of `noise_multiplier`; further shares only hide more.
 
-    *Guarantees*: the sum over all parties costs `event()`, if a neighbouring data set changes what one party
-    adds by a vector of norm at most C(1 + margin), the rounding to the grid included: hand the actual η to
+    *Guarantees*: the sum over all parties costs `event()`, if a neighbouring data set changes the sum of one
+    party by a vector of norm at most C(1 + margin), the rounding to the grid included: hand the actual η to
     `check_covers`. A single contribution is **not** private on its own; only the sum is, and masks hide the
     rest. Draws are exact. Other types, other sizes and sums beyond 2⁵² steps are refused before
     noise is drawn. Public: all fields. Secret: the sums, the noise.
@@ -42,7 +42,7 @@ class GaussianShares:
         dimension: How many coordinates the vectors have.
         noise_multiplier: Of `shares` shares together: their standard deviation over C(1 + margin).
         shares: How many shares count: those that the adversary does not know.
-        margin: By what share of C rounding may lengthen a vector; 2⁻⁵ by default.
+        margin: The share of C by which rounding may lengthen a vector; 2⁻⁵ by default.
 
     >>> from sfumato.randomness import SecretStream
     >>> part = GaussianShares(clip_norm=1.0, dimension=4, noise_multiplier=2.0, shares=5)
@@ -80,7 +80,7 @@ class GaussianShares:
         return whole / math.sqrt(self.shares)
 
     def check_covers(self, eta: float) -> None:
-        """Refuse what moves the sum by more than the declared C(1 + margin)."""
+        """Refuse errors that move the sum by more than the declared C(1 + margin)."""
         if not eta <= self.margin:
             raise InvalidInput(
                 f"expected rounding errors of at most margin={self.margin:g} of the clipping norm, got "
@@ -100,7 +100,7 @@ class GaussianShares:
         )
 
     def release(self, sums: Integers, sampler: Sampler) -> Integers:
-        """The sums of one party, in grid steps, with its share of the noise: to be masked."""
+        """Return the sums of one party, in grid steps, with its share of the noise: to be masked."""
         if not isinstance(sums, np.ndarray) or sums.dtype != np.int64:
             raise InvalidInput("expected sums in int64 grid steps, got another type; make them with to_grid")
         grids.check_dimension(sums, self.dimension)

@@ -30,9 +30,9 @@ class GridGaussian:
     post-processing of the ideal Gaussian mechanism.
 
     *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier`, if a neighbouring data set changes
-    what one call of `add_to_grid` is handed, by a vector of norm at most C(1 + float_error).
+    the values of one call of `add_to_grid` by a vector of norm at most C(1 + float_error).
     η = float_error + grid·√d/C covers this and the rounding of both to the grid (grid·√d ≤ 2⁻¹⁰ C). Outputs
-    lie on one grid whatever the data. The float64 normal sampler is taken as ideal. NaN and infinities are
+    lie on one grid for all data. The float64 normal sampler is taken as ideal. NaN and infinities are
     refused by `add_to_grid`, other types, other sizes and sums beyond 2⁶² grid steps here, before any noise is
     drawn. Public: all fields. Secret: the sums, the noise.
 
@@ -95,10 +95,10 @@ class GridGaussian:
         divisor: float = 1.0,
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """The sums with noise, over `divisor`, as float32: post-processing of whole numbers of grid steps.
+        """Return the sums with noise, over `divisor`, as float32: post-processing of whole grid steps.
 
         Sums in int64 are in grid steps; sums in float32 are in the units of C and are rounded to the grid here.
-        With `out`, which takes what is released, the sums are wiped: each is zero as soon as it was read.
+        With `out`, which takes the release, the sums are wiped: each is zero as soon as it was read.
         """
         self._check(sums)
         wiped = out is not None
@@ -121,7 +121,7 @@ class GridGaussian:
         return released
 
     def draw(self, sampler: NoiseSource) -> Integers:
-        """The noise alone, in grid steps, for sums on another device."""
+        """Return the noise alone, in grid steps, for sums on another device."""
         noise = sampler.rounded_normal(self.sigma / self.grid, self.dimension)
         _require_noise(noise)
         return noise

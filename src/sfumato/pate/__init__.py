@@ -13,24 +13,30 @@ True
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sfumato.pate.aggregation import Answers, Voting, aggregate
-from sfumato.pate.analysis import Analysis, analyze
-from sfumato.pate.moments import moments_epsilon, moments_epsilon_of
-from sfumato.pate.plan import MECHANISMS, VotePlan, queries_for
-from sfumato.pate.shards import assign, capacity_for, draw_key, shard_table
-from sfumato.pate.smooth import SmoothRelease
-from sfumato.pate.votes import MISSING, count_votes, read_votes
+from sfumato.pate.analysis import Analysis, SmoothRelease, analyze, moments_epsilon, moments_epsilon_of
+from sfumato.pate.plan import MECHANISMS, NOISE_SHARE, VotePlan, queries_for
+from sfumato.pate.votes import (
+    MISSING,
+    Answers,
+    Voting,
+    aggregate,
+    assign,
+    capacity_for,
+    count_votes,
+    draw_key,
+    read_votes,
+    shard_table,
+)
 
 if TYPE_CHECKING:
-    from sfumato.pate.adaptation import Adaptation, Representation, adapt
-    from sfumato.pate.ensemble import Ensemble, EnsembleFit
     from sfumato.pate.pipeline import PateResult, PateSettings, PublicSide, run
-    from sfumato.pate.student import StudentConfig, learn
-    from sfumato.pate.teachers import Ranks, TeacherConfig, train_teachers, vote
+    from sfumato.pate.public import Adaptation, Representation, StudentConfig, adapt, learn
+    from sfumato.pate.teachers import Ensemble, EnsembleFit, Ranks, TeacherConfig, train_teachers, vote
 
 __all__ = [
     "MECHANISMS",
     "MISSING",
+    "NOISE_SHARE",
     "Adaptation",
     "Analysis",
     "Answers",
@@ -64,13 +70,13 @@ __all__ = [
     "vote",
 ]
 
-# Loaded when first asked for: whoever brings their own votes should not need torch.
+# Loaded when first asked for: votes from elsewhere should not need torch
 _HOMES = {
-    **dict.fromkeys(("Adaptation", "Representation", "adapt"), "adaptation"),
-    **dict.fromkeys(("Ensemble", "EnsembleFit"), "ensemble"),
     **dict.fromkeys(("PateResult", "PateSettings", "PublicSide", "run"), "pipeline"),
-    **dict.fromkeys(("StudentConfig", "learn"), "student"),
-    **dict.fromkeys(("Ranks", "TeacherConfig", "train_teachers", "vote"), "teachers"),
+    **dict.fromkeys(("Adaptation", "Representation", "StudentConfig", "adapt", "learn"), "public"),
+    **dict.fromkeys(
+        ("Ensemble", "EnsembleFit", "Ranks", "TeacherConfig", "train_teachers", "vote"), "teachers"
+    ),
 }
 
 

@@ -21,13 +21,22 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import JoinedPriors, prior_note
 from sfumato.models.rows_apart import rows_apart
-from sfumato.pate.adaptation import Adaptation, Representation, adapt
-from sfumato.pate.aggregation import PURPOSE, RELATION, Answers, Voting
 from sfumato.pate.plan import VotePlan
-from sfumato.pate.shards import assign, capacity_for, draw_key, shard_table
-from sfumato.pate.student import StudentConfig, learn, least_sure
+from sfumato.pate.public import Adaptation, Representation, StudentConfig, adapt, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
-from sfumato.pate.votes import MISSING, Integers, count_votes
+from sfumato.pate.votes import (
+    MISSING,
+    PURPOSE,
+    RELATION,
+    Answers,
+    Integers,
+    Voting,
+    assign,
+    capacity_for,
+    count_votes,
+    draw_key,
+    shard_table,
+)
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import ModelCard, Predictor, Released, model_bytes
 from sfumato.runs import Ballot, Votes, write_run
@@ -39,19 +48,12 @@ CAVEATS = (
     "the guarantee is for one unit id, which decides the teacher by a keyed hash",
 )
 _SHAPE = (1, 28, 28)
-Progress = Callable[[str, float], None]  # what is being done, share of it
+Progress = Callable[[str, float], None]  # the stage, and the share of it that is done
 
 
 @dataclass(frozen=True, kw_only=True)
 class PateSettings:
     """Everything that is decided before private rows are touched.
-
-    Args:
-        plan: How labels are made of votes.
-        teacher: What every teacher is and how it learns.
-        adaptation: How the prior is adapted to the public images.
-        student: How the student learns.
-        folds: In how many parts the public images are tested.
 
     >>> plan = VotePlan(mechanism="gnmax", teachers=100, queries=200, sigma=20)
     >>> PateSettings(plan=plan).folds
@@ -74,23 +76,7 @@ class PateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PateResult:
-    """The labels, the student, and how good it is on public images it and its features never saw.
-
-    Attributes:
-        answers: The labels, and what was charged.
-        epsilon: Their ε.
-        delta: Their δ.
-        student_accuracy: The mean over all public images, each tested in its own fold.
-        fold_accuracies: The accuracy of each fold.
-        start_accuracy: The accuracy without any private label: ε = 0.
-        label_accuracy: The share of released labels that are right, if that is known.
-        model: The student.
-        card: What the released file says of itself.
-        votes: (teachers, asked); private.
-        queries: Positions of the public images that were asked about.
-        certificate: What is claimed.
-        seconds: How long it took.
-    """
+    """The labels, the student, and how good it is on public images it and its features never saw."""
 
     answers: Answers
     epsilon: float
@@ -121,7 +107,7 @@ class PateResult:
         return Votes(**self.to_json(), data=public_name(data), note=note, ballots=tuple(ballots))
 
     def to_json(self) -> dict[str, Any]:
-        """What may be published."""
+        """Return the publishable figures."""
         names = ("epsilon", "delta", "student_accuracy", "fold_accuracies", "start_accuracy", "label_accuracy")
         return {
             **{name: getattr(self, name) for name in names},
@@ -137,24 +123,17 @@ class PateResult:
 class PublicSide:
     """Two representations of the public images, each adapted to one half and used to judge the other.
 
-    Attributes:
-        images: The public images.
-        half: To which half each image belongs.
-        views: The representation adapted to each half.
-        features: The features of all images by each.
-        sureness: How sure the public features are of each image.
-
     ```python
     side = PublicSide.of(public.inputs, Adaptation(), classes=10, progress=print)
     result = run(private, public, settings, side=side)  # and once more with other settings
     ```
     """
 
-    images: Tensor
-    half: Integers  # (images,) 0 or 1
-    views: tuple[Representation, Representation]  # view h never saw images of half h
-    features: tuple[Tensor, Tensor]  # of all images, by view
-    sureness: npt.NDArray[np.float32]  # (images,)
+    images: Tensor  # the public images
+    half: Integers  # to which half each image belongs
+    views: tuple[Representation, Representation]  # the representation adapted to each half
+    features: tuple[Tensor, Tensor]  # the features of all images by each
+    sureness: npt.NDArray[np.float32]  # how sure the public features are of each image
 
     @classmethod
     def of(
@@ -195,7 +174,7 @@ def run(
     sampler: Sampler | None = None,
     side: PublicSide | None = None,
     features: tuple[Tensor, Tensor] | None = None,
-    progress: Progress = lambda what, share: None,
+    progress: Progress = lambda stage, share: None,
 ) -> PateResult:
     """Label public images by private teachers and train a student; the plan is charged before the first answer.
 
@@ -203,16 +182,16 @@ def run(
 
     Args:
         private: The teachers' images, with a declared size.
-        public: Images to label, which anybody may have.
+        public: Images to label, which are public.
         settings: Everything that is decided before private rows are touched.
         delta: The δ at which the plan is priced.
         unit_ids: Whose each private row is; without them every row is a unit of its own.
         ledger: Where the plan is charged before the first answer.
         out: A run folder.
         sampler: The secret stream; a seeded one, for tests, makes the run not private.
-        side: What was prepared of the public images before, to be shared among runs.
+        side: Representations of the public images, to be shared among runs.
         features: Features of the private rows by the views of `side`.
-        progress: Called with what is being done.
+        progress: Called with the stage and the share of it that is done.
 
     Returns:
         The labels, the student and its accuracy.
@@ -226,8 +205,7 @@ def run(
     ```
     """
     started = time.perf_counter()
-    classes = _check(private, public, settings)
-    _check_unit(private, unit_ids)
+    classes = _check(private, public, settings, unit_ids)
     folder = None if out is None else RunFolder.begin(out)
     sampler = SecretStream() if sampler is None else sampler
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
@@ -240,7 +218,8 @@ def run(
         purpose=PURPOSE,
         chosen=private.chosen,
     )
-    teacher_of = _teachers(private, unit_ids, settings.plan.teachers, sampler)
+    ids = np.arange(len(private)) if unit_ids is None else np.asarray(unit_ids)
+    teacher_of = assign(ids, teachers=settings.plan.teachers, key=draw_key(sampler))
     votes = votes_on(private, teacher_of, side, queries, settings, features=features, progress=progress)
     labels = voting.ask(
         count_votes(votes, classes=classes), predictions=_predictions(side, queries, settings.plan)
@@ -265,8 +244,15 @@ def run(
     return result
 
 
-def _check(private: Dataset, public: Dataset, settings: PateSettings) -> int:
+def _check(private: Dataset, public: Dataset, settings: PateSettings, unit_ids: npt.ArrayLike | None) -> int:
     plan = settings.plan
+    if unit_ids is None and private.unit != "record":
+        raise InvalidInput(
+            f"expected unit_ids=... with unit={private.unit!r}, got none; without them every row is a unit, "
+            "and one's rows would go to several teachers"
+        )
+    if unit_ids is not None and np.shape(unit_ids) != (len(private),):
+        raise InvalidInput("expected one unit id for each private row, got another number of them")
     if public.visibility != "public":
         raise InvalidInput("expected public to be public data; students may not learn from private images")
     if public.shape != _SHAPE or private.shape != _SHAPE:
@@ -288,21 +274,6 @@ def _check(private: Dataset, public: Dataset, settings: PateSettings) -> int:
     return private.classes
 
 
-def _check_unit(private: Dataset, unit_ids: npt.ArrayLike | None) -> None:
-    if unit_ids is None and private.unit != "record":
-        raise InvalidInput(
-            f"expected unit_ids=... with unit={private.unit!r}, got none; without them every row is a unit, "
-            "and one's rows would go to several teachers"
-        )
-
-
-def _teachers(private: Dataset, unit_ids: npt.ArrayLike | None, teachers: int, sampler: Sampler) -> Integers:
-    ids = np.arange(len(private)) if unit_ids is None else np.asarray(unit_ids)
-    if ids.shape != (len(private),):
-        raise InvalidInput("expected one unit id for each private row, got another number of them")
-    return assign(ids, teachers=teachers, key=draw_key(sampler))
-
-
 def votes_on(
     private: Dataset,
     teacher_of: Integers,
@@ -311,9 +282,9 @@ def votes_on(
     settings: PateSettings,
     *,
     features: tuple[Tensor, Tensor] | None = None,
-    progress: Progress = lambda what, share: None,
+    progress: Progress = lambda stage, share: None,
 ) -> Integers:
-    """(teachers, queries); a teacher's vote on an image of half h comes from what it learned on view h."""
+    """(teachers, queries); a teacher's vote on an image of half h comes from its training on view h."""
     teachers, size = settings.plan.teachers, private.public_size
     assert size is not None
     table = shard_table(teacher_of, teachers=teachers, capacity=capacity_for(size, teachers))
@@ -335,7 +306,7 @@ def votes_on(
 
 
 def _predictions(side: PublicSide, queries: Integers, plan: VotePlan) -> npt.NDArray[np.float64] | None:
-    """What the student would answer before it has any label, for the interactive mechanism."""
+    """Return the student's probabilities before it has any label, for the interactive mechanism."""
     if plan.mechanism != "interactive":
         return None
     guesses = np.empty((len(queries), plan.classes))
@@ -425,7 +396,7 @@ def _card(public: Dataset, settings: PateSettings, model: JoinedPriors) -> Model
 
 
 def _digests(prior: str) -> dict[str, str]:
-    """Which public weights the nets had before they were adapted."""
+    """Return the digests of the public weights before they were adapted."""
     return {name: prior_note(name)["sha256"] for name in NETS[prior]}
 
 

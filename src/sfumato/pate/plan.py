@@ -1,4 +1,4 @@
-"""What will be asked of the teachers, priced before the first answer."""
+"""The plan of a vote: queries and noise, priced before the first answer."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class VotePlan:
     """How labels are made of votes: mechanism, noise, and how much may be asked; all of it public.
 
     "laplace": argmaxⱼ(nⱼ + Lap(1/γ)). "gnmax": argmaxⱼ(nⱼ + N(0, σ²)). "confident": the same, but only if
-    maxⱼ nⱼ + N(0, σ₁²) ≥ T. "interactive": only if maxⱼ(nⱼ − M·pⱼ) + N(0, σ₁²) ≥ T, where p is what the student
-    would answer and M the number of teachers: what the student knows already is not asked twice.
+    maxⱼ nⱼ + N(0, σ₁²) ≥ T. "interactive": only if maxⱼ(nⱼ − M·pⱼ) + N(0, σ₁²) ≥ T, where p are the student's
+    probabilities and M the number of teachers: an answer that the student knows is not asked for twice.
 
     *Guarantees*: a record belongs to one teacher, so adding or removing it moves one vote from one class to
     another (or to none), on every query. Two counts move by 1: σ costs a Gaussian of noise multiplier σ/√2,
@@ -39,32 +39,21 @@ class VotePlan:
 
     Papernot et al. 2017, section 3.1 (laplace); 2018, sections 4.1 to 4.3 (the others).
 
-    Args:
-        mechanism: "laplace", "gnmax", "confident" or "interactive".
-        teachers: How many vote.
-        queries: How many may be asked.
-        classes: How many classes there are.
-        gamma: γ of "laplace", the inverse scale of the noise.
-        sigma: σ of the others, in votes.
-        sigma_threshold: σ₁, the noise on the test whether to answer.
-        threshold: T, how many votes must agree.
-        answers: How many answers may be given; `queries` by default.
-
     >>> plan = VotePlan(mechanism="confident", teachers=250, queries=640, answers=286, threshold=200,
     ...                 sigma_threshold=150, sigma=40)
     >>> round(plan.epsilon(1e-5), 2)
     2.54
     """
 
-    mechanism: str
-    teachers: int
-    queries: int  # asked at most
-    classes: int = 10
-    gamma: float | None = None
-    sigma: float | None = None
-    sigma_threshold: float | None = None
-    threshold: float | None = None
-    answers: int | None = None  # given at most, by the mechanisms that may stay silent
+    mechanism: str  # "laplace", "gnmax", "confident" or "interactive"
+    teachers: int  # how many vote
+    queries: int  # how many may be asked
+    classes: int = 10  # how many classes there are
+    gamma: float | None = None  # γ of "laplace", the inverse scale of the noise
+    sigma: float | None = None  # σ of the others, in votes
+    sigma_threshold: float | None = None  # σ₁, the noise on the test whether to answer
+    threshold: float | None = None  # T, how many votes must agree
+    answers: int | None = None  # how many answers may be given; `queries` by default
 
     def __post_init__(self) -> None:
         _validate.one_of("mechanism", self.mechanism, MECHANISMS)
@@ -134,7 +123,7 @@ class VotePlan:
         return self.answers is not None
 
     def winner(self) -> NoisyMax:
-        """What names the class with the most votes."""
+        """Return the mechanism that names the class with the most votes."""
         gaussian = self.gamma is None
         scale = self.sigma if self.gamma is None else 1 / self.gamma
         assert scale is not None
@@ -147,14 +136,14 @@ class VotePlan:
         )
 
     def answer_event(self) -> DpEvent:
-        """What one answer costs."""
+        """Return the event of one answer."""
         if self.gamma is None:
             return self.winner().event()
         # Whole counts plus rounded Laplace noise are a rounding of counts plus Laplace noise.
         return repeat(LaplaceEvent(1 / self.gamma), min(2, self.classes))
 
     def test_event(self) -> DpEvent:
-        """What it costs to find out whether a query is answered."""
+        """Return the event of the test whether a query is answered."""
         if self.sigma_threshold is None:
             return compose()
         return GaussianEvent(self.sigma_threshold / ROUNDING)
@@ -176,16 +165,6 @@ def queries_for(
     teachers: int, *, epsilon: float, delta: float, most: int, noise_share: float = NOISE_SHARE
 ) -> int:
     """How many answers leave Gaussian noise at `noise_share` of the teachers: enough to hear a clear majority.
-
-    Args:
-        teachers: How many vote.
-        epsilon: The ε of all answers.
-        delta: Their δ.
-        most: The largest number wanted.
-        noise_share: The standard deviation of the noise, as a share of the teachers.
-
-    Returns:
-        How many to ask.
 
     >>> few, many = (queries_for(teachers, epsilon=1, delta=1e-5, most=10_000) for teachers in (250, 500))
     >>> few < many

@@ -15,24 +15,23 @@
 
 from sfumato.policy import Column, Policy, PublicTable, Unit, load_policy, policy_from_dict
 from sfumato.query.answer import Answer, KeptAnswers
-from sfumato.query.asking import (
+from sfumato.query.draft import draft_policy
+from sfumato.query.dry_run import ExpectedError, Trial
+from sfumato.query.magnitudes import ApproximateBounds
+from sfumato.query.plan import Aggregate, GroupKey, Query
+from sfumato.query.reading import QueryRefused
+from sfumato.query.sql import (
     count,
     count_units,
     deviation,
     mean,
     median,
+    parse_query,
     quantile,
     select,
     total,
     variance,
 )
-from sfumato.query.draft import draft_policy
-from sfumato.query.dry_run import ExpectedError, Trial
-from sfumato.query.keys import GroupKey
-from sfumato.query.magnitudes import ApproximateBounds
-from sfumato.query.plan import Aggregate, Query
-from sfumato.query.reading import QueryRefused
-from sfumato.query.sql import parse_query
 from sfumato.query.table import Table
 
 __all__ = [

@@ -12,7 +12,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,10 +25,10 @@ from sfumato.display import csv_bytes
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Head, Ledger
 from sfumato.policy import Policy, PublicTable, ledger_place
-from sfumato.query.intervals import Family
-from sfumato.query.joining import private_table, rows_policy
-from sfumato.query.per_person import ADDED_UP
-from sfumato.query.plan import Query, columns_used, scope, ungrouped_rows
+from sfumato.query.names import private_table, rows_policy
+from sfumato.query.noise import Family
+from sfumato.query.plan import ADDED_UP, Query, columns_used, scope, ungrouped_rows
+from sfumato.schema import plain, read
 from sfumato.storage import write_whole
 
 if TYPE_CHECKING:
@@ -74,32 +74,12 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary, as `sfumato query --json` prints it."""
-        return {
-            "columns": list(self.columns),
-            "rows": [list(row) for row in self.rows],
-            "intervals": [[None if item is None else list(item) for item in row] for row in self.intervals],
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "epsilon_spent": self.epsilon_spent,
-            "epsilon_left": self.epsilon_left,
-            "notes": list(self.notes),
-            "entry": None if self.entry is None else self.entry.to_json(),
-            "again": self.again,
-        }
+        return {**plain(vars(self)), "notes": list(map(str, self.notes))}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Answer:
-        """The answer that `to_json` wrote."""
-        intervals = ((None if one is None else (one[0], one[1]) for one in row) for row in data["intervals"])
-        return cls(
-            columns=tuple(data["columns"]),
-            rows=tuple(tuple(row) for row in data["rows"]),
-            intervals=tuple(map(tuple, intervals)),
-            notes=tuple(data["notes"]),
-            **{name: data[name] for name in ("epsilon", "delta", "epsilon_spent", "epsilon_left")},
-            entry=None if data["entry"] is None else Head.from_json(data["entry"]),
-            again=data["again"],
-        )
+        """Return the answer that `to_json` wrote."""
+        return read(cls, data, name="the answer")
 
     def to_arrow(self) -> pa.Table:
         """An Arrow table: after each value its interval, as NAME_low and NAME_high."""
@@ -117,7 +97,19 @@ class Answer:
     def write(self, path: str | Path) -> None:
         """Write it whole, as the ending says: .csv and .parquet with columns of intervals, or .json."""
         place = refuse_place(path)
-        write_whole(place, _CONTENTS[place.suffix.lower()](self), readable=True)
+        if place.suffix.lower() == ".json":
+            text = json.dumps(self.to_json(), ensure_ascii=False, indent=2, default=str) + "\n"
+            contents = text.encode()
+        elif place.suffix.lower() == ".csv":
+            names, values = zip(*self._columns(), strict=True)
+            contents = csv_bytes([names, *zip(*values, strict=True)])
+        else:
+            from pyarrow import parquet
+
+            buffer = io.BytesIO()
+            parquet.write_table(self.to_arrow(), buffer)
+            contents = buffer.getvalue()
+        write_whole(place, contents, readable=True)
 
     def _columns(self) -> list[tuple[str, list[Any]]]:
         """Names and values of the answer as a plain table."""
@@ -128,7 +120,9 @@ class Answer:
             intervals = [row[place] for row in self.intervals]
             if any(one is not None for one in intervals):
                 for end, side in enumerate(("low", "high")):
-                    label = _another(f"{name}_{side}", taken)
+                    label = f"{name}_{side}"
+                    while label in taken:
+                        label += "_"
                     taken.append(label)
                     found.append((label, [None if one is None else one[end] for one in intervals]))
         return found
@@ -193,35 +187,10 @@ def refuse_place(path: str | Path) -> Path:
 
 
 def refuse_existing(place: Path) -> Path:
+    """The place of a new file in a folder that exists."""
     if place.exists() or not place.parent.is_dir():
         raise InvalidInput(f"expected a new file in a folder that exists, got {place}; choose another place")
     return place
-
-
-def _csv(answer: Answer) -> bytes:
-    names, values = zip(*answer._columns(), strict=True)
-    return csv_bytes([names, *zip(*values, strict=True)])
-
-
-def _parquet(answer: Answer) -> bytes:
-    from pyarrow import parquet
-
-    buffer = io.BytesIO()
-    parquet.write_table(answer.to_arrow(), buffer)
-    return buffer.getvalue()
-
-
-def _json(answer: Answer) -> bytes:
-    return (json.dumps(answer.to_json(), ensure_ascii=False, indent=2, default=str) + "\n").encode()
-
-
-_CONTENTS = {".csv": _csv, ".parquet": _parquet, ".json": _json}
-
-
-def _another(name: str, taken: Sequence[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _several(count: int, noun: str) -> str:
@@ -242,19 +211,14 @@ def open_ledger(policy: Policy, place: Path) -> Ledger:
     A query that is refused, a dry run and a prompt that is closed again leave no ledger behind: a draft of a
     policy settles no budget.
     """
-    warn_of_little_protection(
-        "this budget", policy.budget.epsilon, policy.budget.delta, people=policy.least_people
-    )
-    where = ledger_place(policy, place)
-    return Ledger.open(where, budget=policy.budget, dataset=policy.dataset, when_charged=True)
+    return make_ledger(policy, place, when_charged=True)
 
 
-def make_ledger(policy: Policy, place: Path) -> Ledger:
+def make_ledger(policy: Policy, place: Path, *, when_charged: bool = False) -> Ledger:
     """That ledger, made now if there is none: for a desk, which writes more than charges into it."""
-    warn_of_little_protection(
-        "this budget", policy.budget.epsilon, policy.budget.delta, people=policy.least_people
-    )
-    return Ledger.open(ledger_place(policy, place), budget=policy.budget, dataset=policy.dataset)
+    budget, where = policy.budget, ledger_place(policy, place)
+    warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=policy.least_people)
+    return Ledger.open(where, budget=budget, dataset=policy.dataset, when_charged=when_charged)
 
 
 Declared = TypeVar("Declared", Policy, PublicTable)
@@ -290,7 +254,7 @@ class KeptAnswers:
             return replace(Answer.from_json(data), again=True)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise InvalidInput(
                 f"expected an answer in {self.folder / name}.json, got something else; remove the file"
             ) from error

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato.errors import InvalidInput
 from sfumato.query.aggregates import measures_for
 from sfumato.query.measures import Counted, DifferentValues, Integers
+from sfumato.query.noise import Floats, WholeGaussian
 from sfumato.query.plan import Query, public_keys, scope
-from sfumato.query.pricing import Compiled, Price, WholeGaussian
+from sfumato.query.pricing import Compiled, Price
 from sfumato.query.reading import QueryRefused
 from sfumato.query.release import Noisy
 from sfumato.query.shaping import Exact, Groups, Shape, shaped
@@ -41,11 +41,14 @@ class Numbers:
     noise_multiplier: float
 
 
+Take = Callable[[WholeGaussian, Integers], Integers]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Through(WholeGaussian):
     """Stand in for a noise: numbers are handed to `take`, and its answer goes on in their place."""
 
-    take: Callable[[WholeGaussian, Integers], Integers]
+    take: Take
 
     def release(self, values: Integers, sampler: Sampler) -> Integers:
         return self.take(self, values)
@@ -74,23 +77,24 @@ class Apart:
 
     def __post_init__(self) -> None:
         policy = scope(self.query, self.table.policy)
+        nearest = f"SELECT COUNT(*) FROM {self.table.policy.table}"
         if public_keys(self.query, policy) is None:
             raise QueryRefused(
                 "the values of a GROUP BY column are not declared, and several holders cannot find out "
                 "together which of them occur; every holder can declare the same categories",
-                nearest=f"SELECT COUNT(*) FROM {self.table.policy.table}",
+                nearest=nearest,
             )
         if any(isinstance(measure, DifferentValues) for measure in measures_for(self.query, policy)):
             raise QueryRefused(
                 "different values cannot be counted over several holders: the same one may be with two of them",
-                nearest=f"SELECT COUNT(*) FROM {self.table.policy.table}",
+                nearest=nearest,
             )
         if not self.table.policy.budget.delta > 0:
             raise InvalidInput(
                 "expected a delta > 0 in the policy's [budget], got 0; noise of several holders is Gaussian"
             )
-        cost = self.table.price(self.query, epsilon=self.epsilon, split=self.split, noise="gaussian")
-        object.__setattr__(self, "_cost", cost)
+        planned = self.table.plan(self.query, epsilon=self.epsilon, split=self.split, noise="gaussian")
+        object.__setattr__(self, "_cost", planned.price)
 
     def numbers(self) -> list[Numbers]:
         """The arrays that are released, in order; no row is read."""
@@ -101,7 +105,7 @@ class Apart:
             found.append(Numbers(values.shape, distance, noise.scale / distance))
             return values
 
-        self._walk(self._empty(), seen)
+        self._walk(None, seen)
         return found
 
     def compiled(self) -> Compiled:
@@ -119,35 +123,30 @@ class Apart:
         self._walk(self.table._fetched(compiled), kept)
         return found
 
-    def shape(self, totals: Sequence[npt.NDArray[np.float64]], deviations: Sequence[float]) -> Shape:
+    def shape(self, totals: Sequence[Floats], deviations: Sequence[float]) -> Shape:
         """The rows of the answer, from opened sums and the standard deviation of the noise in each of them."""
-        policy, waiting = scope(self.query, self.table.policy), iter(totals)
-        widths = list(deviations)
+        waiting, widths = iter(totals), list(deviations)
 
         def opened(noise: WholeGaussian, values: Integers) -> Integers:
             return np.rint(next(waiting)).astype(np.int64).reshape(values.shape)
 
-        groups, noisy = self._walk(self._empty(), opened)
+        groups, noisy = self._walk(None, opened)
         wide = []
         for one in noisy:
             noise = replace(_gaussian(one.noise), scale=widths[0])
             del widths[: one.measure.levels]  # all levels of a tree have the same
             tree = None if one.tree is None else replace(one.tree, noise=noise)
             wide.append(replace(one, noise=noise, tree=tree))
-        return shaped(self.query, policy, groups, [wide])
+        return shaped(self.query, scope(self.query, self.table.policy), groups, [wide])
 
-    def _walk(
-        self, exact: Exact, take: Callable[[WholeGaussian, Integers], Integers]
-    ) -> tuple[Groups, tuple[Noisy, ...]]:
+    def _walk(self, exact: Exact | None, take: Take) -> tuple[Groups, tuple[Noisy, ...]]:
+        """The numbers as `take` makes them; of no rows where there are none."""
         noises = tuple(_Through(**vars(_gaussian(noise)), take=take) for noise in self._cost.noises)
+        if exact is None:
+            exact = Exact([], [(one, []) for one in self._cost.measures if isinstance(one, Counted)])
         cost = replace(self._cost, noises=noises)
         groups, (noisy,) = self.table._release(self.query, cost, exact, at_once=None)  # as one array each
         return groups, noisy
-
-    def _empty(self) -> Exact:
-        """Sums over no rows."""
-        trees = [measure for measure in self._cost.measures if isinstance(measure, Counted)]
-        return Exact([], [(tree, []) for tree in trees])
 
 
 def _gaussian(noise: object) -> WholeGaussian:

@@ -7,6 +7,7 @@ the sums of many random subsets, each a little noisy, give away nearly every sin
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from sfumato import _validate
-from sfumato.accounting import Budget
 from sfumato.errors import BudgetExceeded
-from sfumato.policy import Column, Policy
-from sfumato.query.aggregates import estimate
-from sfumato.query.release import add_noise
-from sfumato.query.sql import parse_query
-from sfumato.query.table import Charged, Table
+from sfumato.ledger import Budget, Ledger
+from sfumato.query import Column, Policy, Table
 from sfumato.randomness import Sampler, SecretStream, public_generator
 from sfumato.storage import write_figure
 
@@ -46,16 +43,6 @@ def village() -> pd.DataFrame:
     ages = [49 + offset for offset in range(-45, 46)] + [48, 50, 44, 54]
     names = ["Peter"] * len(ages) + ["Jan Kees"]
     return pd.DataFrame({"name": names, "age": [*ages, VICTIM_AGE]})
-
-
-def village_policy(epsilon: float) -> Policy:
-    columns = {
-        "name": Column(name="name", type="text"),
-        "age": Column(name="age", type="integer", lower=AGES[0], upper=AGES[1]),
-    }
-    return Policy(
-        table="people", source="people.csv", columns=columns, budget=Budget(epsilon=epsilon, unit="person")
-    )
 
 
 @dataclass(frozen=True)
@@ -89,17 +76,14 @@ class Differencing:
 def differencing(*, epsilon: float = 1.0, tries: int = 1000, sampler: Sampler | None = None) -> Differencing:
     """Ask both averages under each protection, and take them apart; ε is spent on each of the two answers."""
     _validate.integer("tries", tries, least=1)
-    people = village()
-    large = _average(people, ["Peter", "Jan Kees"], minimum=1), _average(people, ["Peter"], minimum=1)
-    guarded = tuple(
-        _average(people, names, minimum=MINIMUM_GROUP) for names in (["Peter", "Jan Kees"], ["Peter"])
+    people, both, one = village(), ["Peter", "Jan Kees"], ["Peter"]
+    averages, guarded = (
+        [_average(people, names, minimum=least) for names in (both, one)] for least in (1, MINIMUM_GROUP)
     )
-    table = Table(village_policy(2 * epsilon), None, data=people)
-    sampler = sampler if sampler is not None else SecretStream()
-    noisy = tuple(_private_averages(table, query, epsilon, tries, sampler) for query in (LARGE, SMALL))
+    noisy = _private_averages(people, epsilon, tries, sampler if sampler is not None else SecretStream())
     return Differencing(
         truth=VICTIM_AGE,
-        averages_only=float(_taken_apart(*large)),
+        averages_only=float(_taken_apart(*averages)),
         minimum_group=float(_taken_apart(*guarded)),
         private=np.asarray(_taken_apart(*noisy)),
         epsilon=epsilon,
@@ -113,19 +97,26 @@ def _taken_apart(large: Any, small: Any) -> Any:
 def _average(people: pd.DataFrame, names: list[str], *, minimum: int) -> float:
     """The answer of a system that refuses groups of fewer than `minimum`: both groups here are large enough."""
     ages = people.age[people.name.isin(names)]
-    if len(ages) < minimum:
-        raise AssertionError("the village is too small for this attack")
+    assert len(ages) >= minimum
     return float(ages.mean())
 
 
-def _private_averages(table: Table, query: str, epsilon: float, tries: int, sampler: Sampler) -> Floats:
-    """The same private answer drawn afresh in `tries` worlds: exact sums once, then noise for each."""
-    plan = parse_query(query, table.policy)
-    (row,) = table.exact_sums(plan, salt="").sums
-    exact = {name: np.full(tries, int(value), dtype=np.int64) for name, value in row.items()}
-    cost = table.price(plan, epsilon=epsilon)
-    found = estimate(plan.aggregates[0], add_noise(cost, exact, [], sampler))
-    return np.asarray(found.values, dtype=float)
+def _private_averages(people: pd.DataFrame, epsilon: float, tries: int, sampler: Sampler) -> list[Floats]:
+    """Both private answers in `tries` worlds with the same people: each world is a group with its own noise."""
+    columns = {
+        "world": Column(name="world", type="integer", lower=0, upper=tries - 1, categories=tuple(range(tries))),
+        "name": Column(name="name", type="text"),
+        "age": Column(name="age", type="integer", lower=AGES[0], upper=AGES[1]),
+    }
+    budget = Budget(epsilon=2 * epsilon, unit="person")
+    policy = Policy(table="people", source="people.csv", columns=columns, budget=budget)
+    worlds = people.loc[people.index.repeat(tries)].assign(world=np.tile(np.arange(tries), len(people)))
+    asked = (sql.replace("SELECT", "SELECT world,") + " GROUP BY world" for sql in (LARGE, SMALL))
+    place = tempfile.TemporaryDirectory()
+    with place as folder, Ledger.open(Path(folder) / "village.db", budget=budget) as ledger:
+        table = Table(policy, ledger, data=worlds, sampler=sampler)
+        answers = [table.ask(sql, epsilon=epsilon) for sql in asked]
+    return [np.array([row[1] for row in answer.rows], dtype=float) for answer in answers]
 
 
 def draw_differencing(result: Differencing, path: str | Path) -> None:
@@ -162,7 +153,7 @@ class Reconstruction:
 
 
 def reconstruction(
-    ledger: Charged,
+    ledger: Ledger,
     *,
     people: int = 64,
     queries: int = 256,
@@ -172,43 +163,35 @@ def reconstruction(
     """Ask for the sick in random subsets until the ledger refuses; solve for each person by least squares."""
     chance = public_generator(7)
     secret = chance.random(people) < 0.5
-    table = Table(_ward_policy(people), ledger, data=_ward(secret), sampler=sampler)
+    columns = {
+        "bed": Column(name="bed", type="integer", lower=0, upper=people),
+        "sick": Column(name="sick", type="boolean"),
+    }
+    policy = Policy(table="ward", source="ward.csv", columns=columns, budget=Budget(epsilon=1.0))
+    ward = pd.DataFrame({"bed": np.arange(people), "sick": secret})
+    table = Table(policy, ledger, data=ward, sampler=sampler)
     rows: list[npt.NDArray[np.bool_]] = []
     answers: list[float] = []
-    refused = 0
     for _ in range(queries):
         subset = chance.random(people) < 0.5
         beds = ", ".join(map(str, np.flatnonzero(subset))) or str(people)  # a bed without a patient
         try:
             answer = table.ask(f"SELECT COUNT(*) FROM ward WHERE sick AND bed IN ({beds})", epsilon=epsilon)
         except BudgetExceeded:
-            refused = queries - len(answers)
             break
         rows.append(subset)
         answers.append(float(answer.rows[0][0] or 0))
     return Reconstruction(
         people=people,
         answered=len(answers),
-        refused=refused,
+        refused=queries - len(answers),
         right=float(np.mean(_solved(rows, answers, people) == secret)),
         guessing=float(max(secret.mean(), 1 - secret.mean())),
     )
 
 
-def _ward(secret: npt.NDArray[np.bool_]) -> pd.DataFrame:
-    return pd.DataFrame({"bed": np.arange(len(secret)), "sick": secret})
-
-
-def _ward_policy(people: int) -> Policy:
-    columns = {
-        "bed": Column(name="bed", type="integer", lower=0, upper=people),
-        "sick": Column(name="sick", type="boolean"),
-    }
-    return Policy(table="ward", source="ward.csv", columns=columns, budget=Budget(epsilon=1.0))
-
-
 def _solved(rows: list[npt.NDArray[np.bool_]], answers: list[float], people: int) -> npt.NDArray[np.bool_]:
-    """Least squares around ½ for everybody, then the nearer of sick and not sick."""
+    """Least squares around ½ for each person, then the nearer of sick and not sick."""
     if not rows:
         return np.zeros(people, dtype=bool)
     asked = np.array(rows, dtype=float)

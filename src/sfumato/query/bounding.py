@@ -18,28 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import ibis
 
 from sfumato.policy import Key, Policy
 from sfumato.query import choosing
 from sfumato.query.choosing import own_hash, own_number, secret, top_bits
-from sfumato.query.expressions.base import Expression, Value, clip, whole, whole_quotient
-from sfumato.query.keys import GroupKey, key_value
+from sfumato.query.expressions import Expression, Value, built_in, clip, whole, whole_quotient
 from sfumato.query.measures import CELL, DITHER, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
-from sfumato.query.plan import Query
+from sfumato.query.plan import GroupKey, Query, key_value
 
 OWN_HASH = ("duckdb",)  # engines whose own hash is several times quicker than md5, which all have
 _TURN = 12  # letters of the hash
 _DITHERED = 20  # bits to round by
 _LARGEST_SUM = 10**18 - 1  # 2²⁹ rows of a unit stay below it
 _COUNTS = (ibis.expr.operations.CountStar, ibis.expr.operations.Count)
-
-
-@ibis.udf.scalar.builtin(name="md5")  # type: ignore[untyped-decorator]
-def _md5(text: str) -> str:
-    """Every engine has its own."""
-    raise AssertionError
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Bounding:
 
     @property
     def names(self) -> list[str]:
-        return key_names(self.query)
+        return self.query.key_names
 
     @property
     def linear(self) -> list[Measure]:
@@ -144,10 +138,6 @@ class Bounding:
         return kept.group_by(self.names).agg(**totals) if self.names else kept.agg(**totals)
 
 
-def key_names(query: Query) -> list[str]:
-    return [f"key{i}" for i in range(len(query.keys))]
-
-
 def _held_back(found: Value, names: Sequence[str]) -> Value:
     """Keys that no optimizer can filter by before adding up: on every row that costs as much as the sums."""
     some = found[ROWS] > 0
@@ -167,17 +157,11 @@ def _unit_totals(rows: Value, names: Sequence[str], linear: Sequence[Measure]) -
     Engines add up in wider numbers, which are slow. Ibis takes a sum for 64 bits and drops a plain cast, so
     that it goes through a decimal; one of 18 digits is stored in 64 bits. Counts are that wide already.
     """
-    totals = _totals(rows, linear)
+    totals, most = _totals(rows, linear), whole(_LARGEST_SUM)
     units = rows.group_by(list(names)).agg(**totals)
-    narrow = {
-        name: _narrow(units[name], counted=isinstance(value.op(), _COUNTS)) for name, value in totals.items()
-    }
-    return units.select(*names, **narrow)
-
-
-def _narrow(value: Value, *, counted: bool) -> Value:
-    most = whole(_LARGEST_SUM)
-    return value if counted else clip(value, -most, most).cast("decimal(18, 0)").cast("int64")
+    wide = [name for name, value in totals.items() if not isinstance(value.op(), _COUNTS)]
+    narrow = {name: clip(units[name], -most, most).cast("decimal(18, 0)").cast("int64") for name in wide}
+    return units.select(*names, **{name: narrow.get(name, units[name]) for name in totals})
 
 
 def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key] | None] | None) -> Value:
@@ -196,7 +180,7 @@ def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Ke
 def _bounded_units(units: Value, names: Sequence[str], policy: Policy, salt: str) -> Value:
     """Each unit's totals in each group, with `kept`: as how many rows they count."""
     if not names:
-        most = ibis.literal(policy.unit.rows, "int64")
+        most = whole(policy.unit.rows)
         return units.mutate(kept=(units[ROWS] > most).ifelse(most, units[ROWS]))
     return _within_rows(units, names, policy.unit.rows, groups=policy.unit.groups, salt=salt)
 
@@ -235,7 +219,7 @@ def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
         label = (
             label + ibis.literal("|") + text.length().cast("string").fill_null("") + ":" + text.fill_null("")
         )
-    return _md5(label).substr(0, _TURN)
+    return built_in("md5", "string", label).substr(0, _TURN)
 
 
 def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int | None, salt: str) -> Value:
@@ -251,8 +235,7 @@ def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int |
     # With room for no more rows than groups, the rows alone keep the groups within their limit.
     place = {"place": ibis.row_number().over(order)} if groups is not None and groups < most else {}
     units = units.mutate(before=units[ROWS].sum().over(so_far) - units[ROWS], **place)
-    room = ibis.literal(most, "int64") - units["before"]
-    kept = clip(room, ibis.literal(0, "int64"), units[ROWS])
+    kept = clip(whole(most) - units["before"], whole(0), units[ROWS])
     units = units.mutate(kept=kept.cast("int64"))
     counted = units["kept"] > 0
     return units.filter(counted & (units["place"] < groups) if place else counted)
@@ -264,22 +247,12 @@ def _dither(units: Value, salt: str) -> Value:
     return whole_quotient(hashed * units[ROWS], whole(2**_DITHERED))
 
 
-@ibis.udf.scalar.builtin(name="hashtextextended", signature=(("string", "int64"), "int64"))  # type: ignore[untyped-decorator]
-def _hash_of_postgres(text: Value, seed: Value) -> Value:
-    raise AssertionError
-
-
-@ibis.udf.scalar.builtin(name="xxhash64", signature=(("string", "int64"), "int64"))  # type: ignore[untyped-decorator]
-def _hash_of_spark(text: Value, seed: Value) -> Value:
-    raise AssertionError
-
-
-def _lowest(hashed: Value) -> Value:
-    return hashed & whole(2**_DITHERED - 1)
+def _lowest(name: str, unit: Value, salt: str) -> Value:
+    return built_in(name, "int64", unit.cast("string"), secret(salt)) & whole(2**_DITHERED - 1)
 
 
 _BITS_OF: dict[str, Callable[[Value, str], Value]] = {
     "duckdb": lambda unit, salt: top_bits(own_number(unit, salt), _DITHERED),
-    "postgres": lambda unit, salt: _lowest(_hash_of_postgres(unit.cast("string"), secret(salt))),
-    "pyspark": lambda unit, salt: _lowest(_hash_of_spark(unit.cast("string"), secret(salt))),
+    "postgres": partial(_lowest, "hashtextextended"),
+    "pyspark": partial(_lowest, "xxhash64"),
 }

@@ -181,15 +181,11 @@ def _outside(values: pa.Array, column: Column) -> Any:
         else:
             kept = pc.is_in(plain if column.trimmed else values, _texts(column.categories))
     elif bounded and column.type in ("integer", "real", "date"):
-        kind: Any = pa.float64()
-        ends = pa.array([column.lower, column.upper])
-        if column.type == "date":
-            kind = pa.date32()
+        name, kind = ("date", pa.date32()) if column.type == "date" else ("real", pa.float64())
         if texts:
-            pattern = PATTERNS["date" if column.type == "date" else "real"].pattern
-            values = pc.filter(values, pc.match_substring_regex(values, f"^(?:{pattern})$"))
+            values = pc.filter(values, pc.match_substring_regex(values, f"^(?:{PATTERNS[name].pattern})$"))
         try:
-            values, ends = values.cast(kind), ends.cast(kind)
+            values, ends = values.cast(kind), pa.array([column.lower, column.upper]).cast(kind)
         except pa.ArrowException:
             return None
         kept = pc.and_(pc.greater_equal(values, ends[0]), pc.less_equal(values, ends[1]))

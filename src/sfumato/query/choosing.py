@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import ibis
 
 from sfumato.policy import Key, Unit
-from sfumato.query.expressions.base import Value, whole
+from sfumato.query.expressions import Value, built_in, whole
 from sfumato.query.measures import UNIT, Measure, UnitCount
 
 _MOST_ROWS = 16  # a unit's list is as long from its first row on
@@ -175,7 +175,9 @@ def _in_first_groups(units: Value, names: Sequence[str], unit: Unit, packing: Pa
         before = before + (turns[place] != turns[place - 1]).cast("int64")
         if place >= unit.groups:
             kept = kept + (before < unit.groups).cast("int64").coalesce(0)
-    return units.mutate(**{name: _slice(units[name], whole(1), kept) for name in names})
+    return units.mutate(
+        **{name: built_in("list_slice", "array<int64>", units[name], whole(1), kept) for name in names}
+    )
 
 
 def _unpacked(rows: Value, packing: Packing) -> Value:
@@ -208,35 +210,15 @@ def secret(salt: str) -> Value:
 
 def own_hash(value: Value) -> Value:
     """DuckDB's hash as it is; Ibis would cast it, at a fifth of the whole query."""
-
-    @ibis.udf.scalar.builtin(name="hash", signature=((value.type(),), "uint64"))  # type: ignore[untyped-decorator]
-    def hashed(of: Value) -> Value:
-        raise AssertionError
-
-    return hashed(value)
+    return built_in("hash", "uint64", value)
 
 
 def _position(known: Value, value: Value) -> Value:
-    @ibis.udf.scalar.builtin(name="list_position", signature=((known.type(), value.type()), "int64"))  # type: ignore[untyped-decorator]
-    def place(of: Value, item: Value) -> Value:
-        raise AssertionError
-
-    return place(known, value)
+    return built_in("list_position", "int64", known, value)
 
 
 def _element(of: Value, place: Value) -> Value:
-    signature = ((of.type(), "int64"), of.type().value_type)
-
-    @ibis.udf.scalar.builtin(name="list_extract", signature=signature)  # type: ignore[untyped-decorator]
-    def extracted(of: Value, place: Value) -> Value:
-        raise AssertionError
-
-    return extracted(of, place)
-
-
-@ibis.udf.scalar.builtin(name="list_slice", signature=(("array<int64>", "int64", "int64"), "array<int64>"))  # type: ignore[untyped-decorator]
-def _slice(of: Value, first: Value, last: Value) -> Value:
-    raise AssertionError
+    return built_in("list_extract", of.type().value_type, of, place)
 
 
 @ibis.udf.agg.builtin(name="min", signature=(("int64", "int64"), "array<int64>"))  # type: ignore[untyped-decorator]

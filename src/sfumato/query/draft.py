@@ -49,51 +49,33 @@ def columns_of(
 
 def _text_columns(path: Path, header: bool | None, delimiter: str) -> dict[str, str]:
     first = [name.strip() for name in header_of(path, TextForm(delimiter=delimiter))]
-    if header is None:
-        _check_names(path, first, delimiter)
+    otherwise = ""  # a table of one column is rare; one whose values another character separates is not
+    if len(first) == 1:
+        otherwise = f"; it is read as one column: if not {delimiter!r} separates its values, give --delimiter"
+    # No message shows the line, which may be a person's.
+    if header is None and not all(
+        _NAME.fullmatch(name) and (len(name) == 1 or _guessed([name]) == "text") for name in first
+    ):
+        raise InvalidInput(
+            f"expected {path.name} to begin with a line of column names, and its first line looks like "
+            "data; use --no-header if it is a row, --header if it holds the names of the columns" + otherwise
+        )
     names = [f"c{place}" for place in range(1, len(first) + 1)] if header is False else first
     if len({name.lower() for name in names} - {""}) < len(names):
         raise InvalidInput(
             f"expected different column names in the first line of {path.name}; rename them, or "
-            "use --no-header if it is somebody's row"
+            "use --no-header if it is a row"
         )
     sample = _sample(path, TextForm(delimiter=delimiter, header=header is not False, fields=tuple(names)))
     kinds = [_guessed(values) for values in sample]
-    if header is None:
-        _refuse_a_row(path, names, kinds, sample, delimiter)
-    return dict(zip(names, kinds, strict=True))
-
-
-def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
-    """Names that look like names; no message shows the line, which may be a person's."""
-    if not all(_NAME.fullmatch(name) and (len(name) == 1 or _guessed([name]) == "text") for name in names):
-        raise InvalidInput(
-            f"expected {path.name} to begin with a line of column names, and its first line looks like "
-            "data; use --no-header if it is somebody's row, --header if it holds the names of the columns"
-            + _if_otherwise_separated(names, delimiter)
-        )
-
-
-def _refuse_a_row(
-    path: Path, names: Sequence[str], kinds: Sequence[str], sample: Sequence[list[str]], delimiter: str
-) -> None:
-    """A line of texts above columns of texts could be a row; so could one whose text occurs below it."""
+    # A line of texts above columns of texts could be a row; so could one with a text that occurs below it.
     occurs = any(name in values for name, values in zip(names, sample, strict=True))
-    if occurs or all(kind == "text" for kind in kinds):
+    if header is None and (occurs or all(kind == "text" for kind in kinds)):
         raise InvalidInput(
             f"expected the first line of {path.name} to differ from its rows, and it may be one of them; use "
-            "--header if it holds the names of the columns, --no-header if it is somebody's row"
-            + _if_otherwise_separated(names, delimiter)
+            "--header if it holds the names of the columns, --no-header if it is a row" + otherwise
         )
-
-
-def _if_otherwise_separated(names: Sequence[str], delimiter: str) -> str:
-    """A table of one column is rare; one whose values are separated by another character is not."""
-    if len(names) > 1:
-        return ""
-    return (
-        f"; it is read as one column: if not {delimiter!r} separates its values, say what does with --delimiter"
-    )
+    return dict(zip(names, kinds, strict=True))
 
 
 def _sample(path: Path, form: TextForm) -> list[list[str]]:
@@ -215,9 +197,8 @@ def _head(path: Path, table: str) -> str:
 def _form(names: list[str], header: bool | None, delimiter: str) -> str:
     """How a text file is written, where it is not as usual."""
     said = "" if delimiter == "," else f"\ndelimiter = {_quoted(delimiter)}"
-    if header is False:
-        said += f"\nheader = false\nfields = [{', '.join(map(_quoted, names))}]"
-    return said
+    fields = f"\nheader = false\nfields = [{', '.join(map(_quoted, names))}]"
+    return said + (fields if header is False else "")
 
 
 def _table_name(path: Path) -> str:
@@ -245,28 +226,35 @@ def _budget(path: Path) -> str:
     )
 
 
+# What is filled in, or may be, of a column of each type, and the blank that names it.
+_NUMBER = (
+    "# lower =     # fill in from public knowledge, not from the data\n# upper =",
+    "lower and upper: from public knowledge; without them no SUM, AVG, MEDIAN",
+)
+_FILLED = {
+    "integer": _NUMBER,
+    "real": _NUMBER,
+    "date": (
+        "# lower = 2000-01-01    # optional, from public knowledge\n# upper = 2029-12-31",
+        "lower and upper: days, optional; without them GROUP BY month or year spends δ",
+    ),
+    "text": (
+        '# categories = ["", ""]    # fill in from public knowledge, not from the data',
+        "categories: the public list of values; without it GROUP BY spends δ to find them",
+    ),
+}
+
+
 def _column(name: str, kind: str, *, guessed: bool, proposed: bool) -> tuple[str, str]:
     """A column's section, and its blanks; `proposed` if it may be the person column."""
     confirm = "    # a guess: integer, real, text, boolean or date?" if guessed else ""
     head = f"[columns.{_quoted(name)}]\ntype = {_quoted(kind)}{confirm}"
     if proposed:
         head = f"# Delete this section if [unit] column is {_quoted(name)}.\n{head}"
-    if kind in ("integer", "real"):
-        blank = f"[columns.{name}] lower and upper: from public knowledge; without them no SUM, AVG, MEDIAN"
-        return f"{head}\n# lower =     # fill in from public knowledge, not from the data\n# upper =", blank
-    if kind == "date":
-        blank = (
-            f"[columns.{name}] lower and upper: days, optional; without them GROUP BY month or year spends δ"
-        )
-        return f"{head}\n# lower = 2000-01-01    # optional, from public knowledge\n# upper = 2029-12-31", blank
-    if kind == "text" and proposed:
+    if kind == "boolean" or (kind == "text" and proposed):
         return head, ""
-    if kind == "text":
-        blank = (
-            f"[columns.{name}] categories: the public list of values; without it GROUP BY spends δ to find them"
-        )
-        return f'{head}\n# categories = ["", ""]    # fill in from public knowledge, not from the data', blank
-    return head, ""
+    text, blank = _FILLED[kind]
+    return f"{head}\n{text}", f"[columns.{name}] {blank}"
 
 
 def _quoted(text: str) -> str:

@@ -56,7 +56,10 @@ def expected_errors(
     group: public_size shared by the public groups, or 1,000 rows, of which a share is `kept`. Quantiles are
     given as a share of the ranks.
     """
-    return _of_each(query, cost, _rows_per_group(query, policy), kept)
+    keys = public_keys(query, policy)
+    declared = policy.public_size is not None and keys is not None
+    rows = (policy.public_size or 0) / expected_groups(keys, policy) if declared else DEFAULT_SIZE
+    return _of_each(query, cost, rows, kept)
 
 
 def warn_of_noise(query: Query, cost: Price, policy: Policy, *, stacklevel: int) -> None:
@@ -67,7 +70,7 @@ def warn_of_noise(query: Query, cost: Price, policy: Policy, *, stacklevel: int)
     keys = public_keys(query, policy)
     if policy.public_size is None:
         return
-    rows = policy.public_size / _number_of(keys or [])
+    rows = policy.public_size / expected_groups(keys or [], policy)
     lost = [each for each in _of_each(query, cost, rows, 1.0) if each.says_nothing]
     if lost:
         columns = ", ".join(f"{each.column} (± {each.half_width:,.4g})" for each in lost)
@@ -80,45 +83,31 @@ def warn_of_noise(query: Query, cost: Price, policy: Policy, *, stacklevel: int)
         )
 
 
-def _of_each(query: Query, cost: Price, rows: float, kept: float) -> tuple[ExpectedError, ...]:
-    return tuple(
-        _expected(output.name, output.value, cost, rows, kept)
-        for output in query.outputs
-        if isinstance(output.value, Aggregate)
-    )
-
-
-def _rows_per_group(query: Query, policy: Policy) -> float:
-    keys = public_keys(query, policy)
-    if policy.public_size is None or keys is None:
-        return DEFAULT_SIZE
-    return policy.public_size / _number_of(keys)
-
-
 def expected_groups(keys: Sequence[Sequence[object]] | None, policy: Policy) -> int:
     """How many groups a query has; where they are not declared, as many as the declared size may hold."""
-    return _number_of(keys) if keys is not None else max(1, policy.public_size or DEFAULT_SIZE)
+    return max(1, (policy.public_size or DEFAULT_SIZE) if keys is None else math.prod(map(len, keys)))
 
 
-def _number_of(keys: Sequence[Sequence[object]]) -> int:
-    """How many groups there are."""
-    return max(1, math.prod(len(values) for values in keys))
-
-
-def _expected(name: str, aggregate: Aggregate, cost: Price, rows: float, kept: float) -> ExpectedError:
-    function = function_of(aggregate)
-    for measure, noise in zip(cost.measures, cost.noises, strict=True):
-        if function.answers(aggregate, measure):
-            error = function.expected(aggregate, measure, noise, kept * rows)
-            return ExpectedError(
-                column=name,
+def _of_each(query: Query, cost: Price, rows: float, kept: float) -> tuple[ExpectedError, ...]:
+    found = []
+    for output in query.outputs:
+        if not isinstance(output.value, Aggregate):
+            continue
+        aggregate, function = output.value, function_of(output.value)
+        pairs = zip(cost.measures, cost.noises, strict=True)
+        measure, noise = next(pair for pair in pairs if function.answers(aggregate, pair[0]))
+        error = function.expected(aggregate, measure, noise, kept * rows)
+        found.append(
+            ExpectedError(
+                column=output.name,
                 half_width=error.half_width,
                 in_units_of=error.in_units_of,
                 rows=kept * rows if error.sized else None,
                 of_a_group=rows * error.of_a_row,
                 covers_all=error.covers_all,
             )
-    raise TypeError(aggregate.function)
+        )
+    return tuple(found)
 
 
 _STEPS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)

@@ -23,13 +23,11 @@ from sfumato.datasets.clean import read_rows
 from sfumato.datasets.private_copy import Stamp
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra, SfumatoError
 from sfumato.policy import ENGINES, Policy, PublicTable
-from sfumato.query import in_memory, sources
-from sfumato.query.expressions.base import Value, column_name
-from sfumato.query.in_memory import open_duckdb, without_rows
+from sfumato.query import sources
+from sfumato.query.expressions import Value, column_name
 from sfumato.query.measures import UNIT
 from sfumato.query.reading import QueryRefused
 from sfumato.query.sanitizing import sanitized, sanitized_unit
-from sfumato.query.sources import given_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +46,7 @@ def load_public(
             stamps.append(Stamp.of(Path(table.source)))
         rows = read_public(table, given.get(name))
         try:
-            found[name] = _LOADERS[engine](connection, f"sfumato_public{place}", rows)
+            found[name] = DIALECTS[engine].load(connection, f"sfumato_public{place}", rows)
         except Exception as error:
             raise DataUnavailable(
                 f"the public table {name} cannot be copied to the {engine} engine: {error}; allow the role "
@@ -65,7 +63,7 @@ def read_public(table: PublicTable, data: Any = None) -> pa.Table:
     """
     if data is None:
         data = read_rows(Path(table.source), table.form, list(table.columns))
-    connection = open_duckdb()
+    connection = sources.open_duckdb()
     raw = connection.create_table("raw", data)
     stored = {name.lower(): name for name in raw.columns}
     absent = [name for name in table.columns if name.lower() not in stored]
@@ -75,19 +73,15 @@ def read_public(table: PublicTable, data: Any = None) -> pa.Table:
             f"{', '.join(raw.columns)}; correct [public.{table.name}.columns]"
         )
     try:
-        columns = [
-            sanitized("duckdb", raw[stored[name.lower()]], table.columns[name]) for name in table.columns
-        ]
+        columns = {
+            f"c{place}": sanitized("duckdb", raw[stored[name.lower()]], column)
+            for place, (name, column) in enumerate(table.columns.items())
+        }
     except SfumatoError as error:
         raise InvalidInput(f"in the public table {table.name}: {error}") from None
-    rows = raw.select(**{f"c{place}": value for place, value in enumerate(columns)})
-    key = rows[f"c{list(table.columns).index(table.key)}"]
-    rows = rows.filter(key.notnull())
-    _check_unique(table, rows, key.get_name())
-    return rows.to_pyarrow()
-
-
-def _check_unique(table: PublicTable, rows: Value, key: str) -> None:
+    key = f"c{list(table.columns).index(table.key)}"
+    rows = raw.select(**columns)
+    rows = rows.filter(rows[key].notnull())
     twice = rows.group_by(key).having(lambda found: found.count() > 1).agg(times=rows.count())
     first = twice.order_by(key).limit(1).to_pyarrow().to_pylist()
     if first:
@@ -95,18 +89,7 @@ def _check_unique(table: PublicTable, rows: Value, key: str) -> None:
             f"expected each value of {table.key} once in the public table {table.name}, got "
             f"{first[0][key]} {first[0]['times']} times, as columns.{table.key} reads it; remove the others"
         )
-
-
-def _in_database(connection: Any, name: str, rows: pa.Table) -> Value:
-    return connection.create_table(name, rows, temp=True, overwrite=True)
-
-
-def _in_spark(connection: Any, name: str, rows: pa.Table) -> Value:
-    connection._session.createDataFrame(rows).createOrReplaceTempView(name)
-    return connection.table(name)
-
-
-_LOADERS = {"duckdb": _in_database, "postgres": _in_database, "spark": _in_spark}
+    return rows.to_pyarrow()
 
 
 _private_log = logging.getLogger("sfumato.private.query")
@@ -140,22 +123,25 @@ class Engine:
         An engine plans every column that it is told of, and a text that is to become a number takes long.
         """
         raw = self.tables.get(policy.table, self.raw)
-        every = {
-            name: sanitized(self.name, raw[sources.stored_name(name, raw.columns)], column)
-            for name, column in policy.columns.items()
-        }
-        columns = {
-            column_name(name, policy): value for name, value in every.items() if used is None or name in used
-        }
-        if policy.unit.column is not None:
-            columns[UNIT] = self._unit(raw, policy.unit.column)
+        columns = {}
+        for name, column in policy.columns.items():  # those that are not used have to be there too
+            value = sanitized(self.name, raw[sources.stored_name(name, raw.columns)], column)
+            if used is None or name in used:
+                columns[column_name(name, policy)] = value
+        unit = policy.unit.column
+        if unit is not None:
+            columns[UNIT] = sanitized_unit(self.name, raw[sources.stored_name(unit, raw.columns)], unit)
         return raw.select(**columns or {_NONE_USED: ibis.literal(1, "int8")})
 
     def prepare(self, expression: Value) -> str:
         """The SQL of an expression, once the engine has planned it: no row is read, nothing charged yet."""
         try:
             text = str(self.connection.compile(expression))
-            self._explain(f"EXPLAIN {text}")
+            if self.name == "duckdb":
+                # It would look at the least and the largest value of a full table: it plans on empty ones.
+                self._without_rows.execute(f"EXPLAIN {text}").fetchall()
+            else:
+                self.connection.raw_sql(f"EXPLAIN {text}")
         except Exception as error:
             interruption.check()
             _private_log.error("the engine cannot plan the query", exc_info=error)
@@ -166,16 +152,11 @@ class Engine:
             raise DataUnavailable(f"{hindrance} before anything was charged; ask again")
         raise QueryRefused(f"the {self.name} engine cannot plan this query; ask for less at a time")
 
-    def _explain(self, text: str) -> None:
-        """DuckDB plans on empty tables, as it looks at the least and the largest value of a full one."""
-        if self.name == "duckdb":
-            self._without_rows.execute(text).fetchall()
-        else:
-            self.connection.raw_sql(text)
-
     @cached_property
     def _without_rows(self) -> Any:
-        return without_rows(self.connection.con, [self.raw, *self.tables.values(), *self.public.values()])
+        return sources.without_rows(
+            self.connection.con, [self.raw, *self.tables.values(), *self.public.values()]
+        )
 
     def fetch(self, text: str) -> list[dict[str, Any]]:
         """All rows of a prepared query."""
@@ -184,7 +165,7 @@ class Engine:
     def batches(self, text: str) -> Iterator[list[dict[str, Any]]]:
         """The rows of a prepared query, some at a time; an engine's own error text never gets out."""
         try:
-            yield from _BATCHES[self.name](self.connection, text)
+            yield from DIALECTS[self.name].batches(self.connection, text)
             return
         except Exception as error:
             interruption.check()
@@ -203,40 +184,6 @@ class Engine:
     def _hindrance(self, error: Exception) -> str | None:
         return postgres.hindrance(self.connection.con, error) if self.name == "postgres" else None
 
-    def _unit(self, raw: Value, name: str) -> Value:
-        return sanitized_unit(self.name, raw[sources.stored_name(name, raw.columns)], name)
-
-
-def _of_cursor(cursor: Any) -> Iterator[list[dict[str, Any]]]:
-    names = [item[0] for item in cursor.description]
-    while rows := cursor.fetchmany(_AT_ONCE):
-        yield [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _of_postgres(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
-    """The rows stay on the server, which hands them over through a cursor of its own."""
-    with connection.con.transaction(), connection.con.cursor(name="sfumato") as cursor:
-        yield from _of_cursor(cursor.execute(text))
-
-
-def _of_spark(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
-    rows = connection.raw_sql(text).toLocalIterator()
-    while some := [row.asDict() for row in islice(rows, _AT_ONCE)]:
-        yield some
-
-
-_AT_ONCE = 10_000  # rows
-_BATCHES: Mapping[str, Callable[[Any, str], Iterator[list[dict[str, Any]]]]] = {
-    "duckdb": lambda connection, text: _of_cursor(connection.con.execute(text)),
-    "postgres": _of_postgres,
-    "spark": _of_spark,
-}
-
-
-def engine_for(policy: Policy) -> str:
-    """The engine that a policy's source suggests."""
-    return "postgres" if policy.source.startswith(("postgres://", "postgresql://")) else "duckdb"
-
 
 def open_engine(
     policy: Policy, *, name: str | None = None, data: Any = None, master: str = "local[*]"
@@ -245,17 +192,13 @@ def open_engine(
 
     `data` stands for the source: a DataFrame or Arrow table, or one for each table by name.
     """
-    name = _validate.one_of("engine", name or engine_for(policy), ENGINES)
+    suggested = "postgres" if policy.source.startswith(("postgres://", "postgresql://")) else "duckdb"
+    name = _validate.one_of("engine", name or suggested, ENGINES)
     given = _given(policy, data)
-    if name == "postgres":
-        connection, raw, stamps = _open_postgres(policy)
-    elif name == "spark":
-        connection, raw, stamps = _open_spark(policy, master)
-    else:
-        connection, raw, stamps = _open_duckdb(policy, given)
+    connection, raw, stamps = DIALECTS[name].open(policy, given, master)
     public, of_public = load_public(name, connection, policy.public, given)
-    tables = dict(zip(policy.private_names, raw, strict=True))
-    return Engine(name, connection, raw[0], (*stamps, *of_public), tables if policy.tables else {}, public)
+    tables = dict(zip(policy.private_names, raw, strict=True)) if policy.tables else {}
+    return Engine(name, connection, raw[0], (*stamps, *of_public), tables, public)
 
 
 Opened = tuple[Any, list[Value], tuple[Stamp, ...]]
@@ -278,24 +221,24 @@ def _given(policy: Policy, data: Any) -> Mapping[str, Any]:
     return data
 
 
-def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
+def _open_duckdb(policy: Policy, given: Mapping[str, Any], master: str) -> Opened:
     if given:
-        connection = in_memory.open_duckdb()
-        tables = (given_rows(given[one.table], one) for one in _each(policy))
+        connection = sources.open_duckdb()
+        tables = (sources.given_rows(given[one.table], one) for one in _each(policy))
         return connection, [connection.create_table(f"raw{i}", rows) for i, rows in enumerate(tables)], ()
     files = [sources.clean_files(one) for one in _each(policy)]
-    connection = in_memory.open_duckdb([path for one in files for path in one.paths])
+    connection = sources.open_duckdb([path for one in files for path in one.paths])
     # The names of folders are values too: no column is made of them, and no type guessed.
     found = [
         connection.read_parquet(
-            list(map(in_memory.pattern_of, one.paths)), table_name=f"raw{i}", hive_partitioning=False
+            list(map(sources.pattern_of, one.paths)), table_name=f"raw{i}", hive_partitioning=False
         )
         for i, one in enumerate(files)
     ]
     return connection, found, tuple(stamp for one in files for stamp in one.stamps)
 
 
-def _open_postgres(policy: Policy) -> Opened:
+def _open_postgres(policy: Policy, given: Mapping[str, Any], master: str) -> Opened:
     if len({one.source for one in _each(policy)}) > 1:
         raise InvalidInput("expected the policy's tables in one PostgreSQL database, got several sources")
     try:
@@ -312,7 +255,7 @@ def _open_postgres(policy: Policy) -> Opened:
     return connection, found, ()
 
 
-def _open_spark(policy: Policy, master: str) -> Opened:
+def _open_spark(policy: Policy, given: Mapping[str, Any], master: str) -> Opened:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -337,17 +280,13 @@ def _open_spark(policy: Policy, master: str) -> Opened:
     for key, value in settings.items():
         if key != "spark.ui.enabled":
             session.conf.set(key, value)
-    _silence(session)
-    connection = ibis.pyspark.connect(session)
-    found = [_spark_table(connection, session, one, f"sfumato_raw{i}") for i, one in enumerate(_each(policy))]
-    return connection, [raw for raw, _ in found], tuple(stamp for _, stamps in found for stamp in stamps)
-
-
-def _silence(session: Any) -> None:
-    """Spark writes its errors, which may quote rows, to standard error before a caller can catch them."""
+    # It writes its errors, which may quote rows, to standard error before a caller can catch them.
     session.sparkContext.setLogLevel("OFF")
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
+    connection = ibis.pyspark.connect(session)
+    found = [_spark_table(connection, session, one, f"sfumato_raw{i}") for i, one in enumerate(_each(policy))]
+    return connection, [raw for raw, _ in found], tuple(stamp for _, stamps in found for stamp in stamps)
 
 
 _SPARK_READS = ("parquet", "orc", "delta")
@@ -393,3 +332,55 @@ def _check_provider(session: Any, source: str) -> None:
             f"expected table {source} to be stored as {', '.join(_SPARK_READS)}, got {provider}, in which one "
             "row may hide others or fail the query; write its rows into a table of Parquet"
         )
+
+
+# ---- what differs between the engines
+
+_AT_ONCE = 10_000  # rows
+
+
+def _in_database(connection: Any, name: str, rows: pa.Table) -> Value:
+    return connection.create_table(name, rows, temp=True, overwrite=True)
+
+
+def _in_spark(connection: Any, name: str, rows: pa.Table) -> Value:
+    connection._session.createDataFrame(rows).createOrReplaceTempView(name)
+    return connection.table(name)
+
+
+def _of_cursor(cursor: Any) -> Iterator[list[dict[str, Any]]]:
+    names = [item[0] for item in cursor.description]
+    while rows := cursor.fetchmany(_AT_ONCE):
+        yield [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _of_duckdb(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
+    return _of_cursor(connection.con.execute(text))
+
+
+def _of_postgres(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows stay on the server, which hands them over through a cursor of its own."""
+    with connection.con.transaction(), connection.con.cursor(name="sfumato") as cursor:
+        yield from _of_cursor(cursor.execute(text))
+
+
+def _of_spark(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
+    rows = connection.raw_sql(text).toLocalIterator()
+    while some := [row.asDict() for row in islice(rows, _AT_ONCE)]:
+        yield some
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """An engine: the opening of a policy's tables, the loading of a public one, the rows of a query."""
+
+    open: Callable[[Policy, Mapping[str, Any], str], Opened]
+    load: Callable[[Any, str, Any], Value]
+    batches: Callable[[Any, str], Iterator[list[dict[str, Any]]]]
+
+
+DIALECTS = {
+    "duckdb": Dialect(_open_duckdb, _in_database, _of_duckdb),
+    "postgres": Dialect(_open_postgres, _in_database, _of_postgres),
+    "spark": Dialect(_open_spark, _in_spark, _of_spark),
+}

@@ -13,10 +13,10 @@ from typing import Any
 import ibis
 import numpy as np
 
-from sfumato.policy import Policy, Unit
-from sfumato.query.expressions.base import ColumnValue, Value, whole
+from sfumato.policy import Policy
+from sfumato.query.expressions import ColumnValue, Value, whole
 from sfumato.query.measures import Counted, Integers
-from sfumato.query.pricing import WholeNoise
+from sfumato.query.noise import WholeNoise
 from sfumato.query.reading import QueryRefused
 
 WIDEST = 2.0**51
@@ -47,9 +47,6 @@ class Magnitudes(Counted):
     def cell(self, rows: Value, policy: Policy) -> Value:
         value = self.of.sql(rows, policy).cast("float64")
         return ibis.cases((value.notnull(), _found(value, self.edges, 0, self.cells)))
-
-    def sensitivity(self, unit: Unit) -> int:
-        return unit.rows
 
 
 def _found(value: Value, edges: tuple[float, ...], first: int, last: int) -> Value:

@@ -11,22 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import ibis
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.policy import Policy, Unit
-from sfumato.query.expressions.base import (
-    Expression,
-    Range,
-    Value,
-    multiples,
-    public_bounds,
-    steps_above,
-    whole,
-    whole_quotient,
-)
+from sfumato.query.expressions import Expression, Range, Value, public_bounds, steps, whole, whole_quotient
 from sfumato.query.reading import QueryRefused
 
 Integers = npt.NDArray[np.int64]
@@ -36,10 +28,14 @@ _MOST_CELLS = 1024
 
 
 class Measure(ABC):
-    """Numbers to which noise is added; the defaults are those of a measure that reads no value of a row."""
+    """Numbers to which noise is added; the defaults are those of a measure that reads no value of a row.
+
+    `letters` begin the names of its sums, beside n of the number of rows that have a value.
+    """
 
     levels = 1  # how many times a unit's contribution is released
     numbers = 1  # how many noisy numbers a group has
+    letters: ClassVar[str] = ""
 
     def row_values(self, position: int, rows: Value, policy: Policy) -> dict[str, Value]:
         """The columns that are computed on each row, by name."""
@@ -55,7 +51,10 @@ class Measure(ABC):
 
     def unit_totals(self, position: int, units: Value) -> dict[str, Value]:
         """A unit's totals as if it had `kept` of its `rows`."""
-        return {}
+        if f"n{position}" not in units.columns:
+            return {}
+        names = [f"{letter}{position}" for letter in self.letters if f"{letter}{position}" in units.columns]
+        return _scaled(units, f"n{position}", names)
 
     @abstractmethod
     def parts(self, position: int, exact: Mapping[str, Integers]) -> Integers:
@@ -79,22 +78,21 @@ class Measure(ABC):
 
 
 class Counted(Measure):
-    """A measure with a query of its own: counts for each group and cell."""
+    """A measure with a query of its own: counts for each group and cell; a unit has as many as its rows."""
 
     of: Expression
     cells: int
+    distinct = False  # whether different values are counted, not rows
 
     @abstractmethod
     def cell(self, rows: Value, policy: Policy) -> Value:
         """The value that is counted on each row; NULL is not."""
 
-    @property
-    def distinct(self) -> bool:
-        """Whether different values are counted, not rows."""
-        return False
-
     def parts(self, position: int, exact: Mapping[str, Integers]) -> Integers:
         raise TypeError("counted by a query of its own")
+
+    def sensitivity(self, unit: Unit) -> int:
+        return unit.rows
 
 
 @dataclass(frozen=True)
@@ -117,6 +115,9 @@ class Fixed:
     @property
     def last(self) -> int:
         return math.floor(self.upper / self.grid)
+
+    def steps(self, of: Expression, rows: Value, policy: Policy) -> Value:
+        return steps(of, self.grid, 0, self.span, rows, policy, origin=self.lower)
 
 
 def _spread(of: Expression, policy: Policy) -> Range:
@@ -151,6 +152,7 @@ class Moments(Measure):
     degree: int
     missing: bool
     fixed: Fixed
+    letters = "shl"
 
     @property
     def span(self) -> int:
@@ -165,8 +167,7 @@ class Moments(Measure):
             return {}
         if self.degree == 0:
             return {f"x{position}": self.of.sql(rows, policy).notnull().ifelse(1, ibis.null("int64"))}
-        steps = steps_above(self.of, self.fixed.lower, self.fixed.grid, self.fixed.span, rows, policy)
-        return {f"x{position}": steps}
+        return {f"x{position}": self.fixed.steps(self.of, rows, policy)}
 
     def row_reach(self, position: int) -> dict[str, int]:
         return {} if self.of is None else {f"x{position}": self.span}
@@ -183,29 +184,21 @@ class Moments(Measure):
             found[f"l{position}"] = total(_square_over(whole(self.span) - value, self.span))
         return found
 
-    def unit_totals(self, position: int, units: Value) -> dict[str, Value]:
-        if self.of is None:
-            return {}
-        letters = {0: "", 1: "s", 2: "hl"}[self.degree]
-        return _scaled(units, f"n{position}", [f"{letter}{position}" for letter in letters])
-
     def parts(self, position: int, exact: Mapping[str, Integers]) -> Integers:
         if self.of is None:
             return exact[ROWS][:, None]
         count = exact[f"n{position}"]
-        parts = self._parts(position, count, exact)
+        mass = count * self.span
+        if self.degree == 0:
+            parts = [count]
+        elif self.degree == 1:
+            parts = [mass - exact[f"s{position}"], exact[f"s{position}"]]
+        else:
+            low, high = exact[f"l{position}"], exact[f"h{position}"]
+            parts = [low, mass - low - high, high]
         if self.missing:
             parts.append((exact[ROWS] - count) * self.span)
         return np.stack(parts, axis=1)
-
-    def _parts(self, position: int, count: Integers, exact: Mapping[str, Integers]) -> list[Integers]:
-        if self.degree == 0:
-            return [count]
-        mass = count * self.span
-        if self.degree == 1:
-            return [mass - exact[f"s{position}"], exact[f"s{position}"]]
-        low, high = exact[f"l{position}"], exact[f"h{position}"]
-        return [low, mass - low - high, high]
 
     def sensitivity(self, unit: Unit) -> int:
         return unit.rows * self.span
@@ -240,15 +233,16 @@ class BoundedSum(Measure):
 
     of: Expression
     fixed: Fixed
+    letters = "s"
 
     @property
     def largest(self) -> int:
         return max(abs(self.fixed.first), abs(self.fixed.last))
 
     def row_values(self, position: int, rows: Value, policy: Policy) -> dict[str, Value]:
-        fixed = self.fixed
-        steps = multiples(self.of, fixed.first, fixed.grid, fixed.last, rows, policy)
-        return {f"x{position}": steps - whole(fixed.first)}  # never negative: scaled alike on every engine
+        first, last = self.fixed.first, self.fixed.last
+        found = steps(self.of, self.fixed.grid, first, last, rows, policy)
+        return {f"x{position}": found - whole(first)}  # never negative: scaled alike on every engine
 
     def row_reach(self, position: int) -> dict[str, int]:
         return {f"x{position}": self.fixed.last - self.fixed.first}
@@ -256,9 +250,6 @@ class BoundedSum(Measure):
     def row_totals(self, position: int, rows: Value) -> dict[str, Value]:
         value = rows[f"x{position}"]
         return {f"n{position}": value.count(), f"s{position}": total(value)}
-
-    def unit_totals(self, position: int, units: Value) -> dict[str, Value]:
-        return _scaled(units, f"n{position}", [f"s{position}"])
 
     def parts(self, position: int, exact: Mapping[str, Integers]) -> Integers:
         return (exact[f"s{position}"] + exact[f"n{position}"] * self.fixed.first)[:, None]
@@ -274,7 +265,7 @@ def bounded_sum(of: Expression, policy: Policy) -> BoundedSum:
 
 @dataclass(frozen=True)
 class UnitCount(Measure):
-    """How many units there are."""
+    """How many units there are; one unit moves the number of each of its groups by one."""
 
     def parts(self, position: int, exact: Mapping[str, Integers]) -> Integers:
         return exact[UNITS][:, None]
@@ -283,7 +274,7 @@ class UnitCount(Measure):
         return unit.touched_groups
 
     def moved(self, unit: Unit) -> int:
-        return unit.touched_groups  # a group's number of units by one each
+        return unit.touched_groups
 
 
 @dataclass(frozen=True)
@@ -299,17 +290,15 @@ class Products(Measure):
     fixed: Fixed
     other_fixed: Fixed
     numbers = 4
+    letters = "pqrs"
 
     @property
     def span(self) -> int:
         return self.fixed.span * self.other_fixed.span
 
     def row_values(self, position: int, rows: Value, policy: Policy) -> dict[str, Value]:
-        pairs = (("x", self.of, self.fixed), ("y", self.other, self.other_fixed))
-        return {
-            f"{letter}{position}": steps_above(of, fixed.lower, fixed.grid, fixed.span, rows, policy)
-            for letter, of, fixed in pairs
-        }
+        one, other = self.fixed.steps(self.of, rows, policy), self.other_fixed.steps(self.other, rows, policy)
+        return {f"x{position}": one, f"y{position}": other}
 
     def row_reach(self, position: int) -> dict[str, int]:
         return {f"x{position}": self.fixed.span, f"y{position}": self.other_fixed.span}
@@ -317,16 +306,11 @@ class Products(Measure):
     def row_totals(self, position: int, rows: Value) -> dict[str, Value]:
         x, y = rows[f"x{position}"], rows[f"y{position}"]
         not_x, not_y = whole(self.fixed.span) - x, whole(self.other_fixed.span) - y
-        products = {"p": not_x * not_y, "q": x * not_y, "r": not_x * y, "s": x * y}
-        return {f"n{position}": (x * y).count()} | {
-            f"{letter}{position}": total(value) for letter, value in products.items()
-        }
-
-    def unit_totals(self, position: int, units: Value) -> dict[str, Value]:
-        return _scaled(units, f"n{position}", [f"{letter}{position}" for letter in "pqrs"])
+        products = zip(self.letters, (not_x * not_y, x * not_y, not_x * y, x * y), strict=True)
+        return {f"n{position}": (x * y).count()} | {f"{name}{position}": total(one) for name, one in products}
 
     def parts(self, position: int, exact: Mapping[str, Integers]) -> Integers:
-        return np.stack([exact[f"{letter}{position}"] for letter in "pqrs"], axis=1)
+        return np.stack([exact[f"{letter}{position}"] for letter in self.letters], axis=1)
 
     def sensitivity(self, unit: Unit) -> int:
         return unit.rows * self.span
@@ -366,18 +350,13 @@ class Cells(Counted):
     def width(self) -> float:
         return (self.upper - self.lower) / (self.cells - 1 if self.whole else self.cells)
 
-    def edges(self, cell: int) -> tuple[float, float]:
-        """The least and the largest value in a cell; a whole number has a cell of its own."""
-        width = self.width
-        if self.whole:
-            return self.lower + cell * width, self.lower + cell * width
-        return self.lower + cell * width, min(self.upper, self.lower + (cell + 1) * width)
+    def edges(self, cell: Any) -> tuple[Any, Any]:
+        """The least and the largest value in a cell, or in many; a whole number has a cell of its own."""
+        low = self.lower + cell * self.width
+        return low, low if self.whole else np.minimum(self.upper, self.lower + (cell + 1) * self.width)
 
     def cell(self, rows: Value, policy: Policy) -> Value:
-        return steps_above(self.of, self.lower, self.width, self.cells - 1, rows, policy)
-
-    def sensitivity(self, unit: Unit) -> int:
-        return unit.rows
+        return steps(self.of, self.width, 0, self.cells - 1, rows, policy, origin=self.lower)
 
 
 def cells(of: Expression, policy: Policy) -> Cells:
@@ -394,16 +373,10 @@ class DifferentValues(Counted):
 
     of: Expression
     cells: int = 1
-
-    @property
-    def distinct(self) -> bool:
-        return True
+    distinct = True
 
     def cell(self, rows: Value, policy: Policy) -> Value:
         return self.of.sql(rows, policy)
-
-    def sensitivity(self, unit: Unit) -> int:
-        return unit.rows
 
 
 def total(value: Value) -> Value:

@@ -26,18 +26,21 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
-from sfumato.query.intervals import LEVEL
 from sfumato.query.reading import (
     QueryRefused,
     Tally,
+    as_sql,
     balanced,
     connected,
     constant,
+    ordinal,
     parts,
     shown,
+    unaliased,
     whole_constant,
 )
 
+_LEVEL = 0.95  # of the intervals
 _MOST_DRAWS, _LEAST_DRAWS, _MOST_ROWS, _MOST_VALUES = 200, 20, 200_000, 1_000_000
 _WINDOWS = (
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank,
@@ -49,7 +52,6 @@ _ALLOWED = (
     exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Round, exp.Floor,
     exp.Ceil, exp.Ln, exp.Log, exp.Sqrt, exp.Exp, exp.Pow, exp.Star, exp.Ordered, exp.Order, exp.WindowSpec,
 )  # fmt: skip
-
 
 OVER_ALL = (exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.Median)
 
@@ -81,13 +83,13 @@ class PostProcessing:
 
 @dataclass(frozen=True)
 class Places:
-    """Where keys and aggregates of a query are found in the answer; around an answer, where its columns are."""
+    """Where a query's values are found in the answer; around an answer, where its columns are.
+
+    `find` gives the place of a key or an aggregate, as k0 or a3, or an expression to be rewritten in its place.
+    """
 
     aliases: Mapping[str, Expr]
-    key: Callable[[Expr], int | None] = lambda node: None
-    aggregate: Callable[[Expr], int] = lambda node: 0
-    is_aggregate: Callable[[Expr], bool] = lambda node: False
-    derived: Mapping[type[Expr], Callable[[Expr], Expr]] = field(default_factory=dict)
+    find: Callable[[Expr], str | Expr | None] = lambda node: None
     answer: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
@@ -97,13 +99,9 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
     """Rewrite a node over the answer's columns; one that reads rows outside an aggregate is refused."""
     if isinstance(node, exp.Window):
         return _window(node, places)
-    if type(node) in places.derived:
-        return rewritten(places.derived[type(node)](node), places, aliased=aliased)
-    if places.is_aggregate(node):
-        return exp.column(f"a{places.aggregate(node)}")
-    position = places.key(node)
-    if position is not None:
-        return exp.column(f"k{position}")
+    place = places.find(node)
+    if place is not None:
+        return exp.column(place) if isinstance(place, str) else rewritten(place, places, aliased=aliased)
     if isinstance(node, exp.Column):
         if node.name.lower() in places.columns and node.table.lower() in ("", places.answer):
             return exp.column(places.columns[node.name.lower()])
@@ -184,24 +182,7 @@ def _checked_frame(spec: exp.WindowSpec) -> exp.WindowSpec:
     return exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side)
 
 
-def as_sql(node: Expr) -> str:
-    return node.sql(dialect="duckdb")
-
-
-@dataclass(frozen=True)
-class Column:
-    """One output of the post-processing: its values, and the ends of their intervals where there are any."""
-
-    values: list[Any]
-    intervals: list[tuple[float, float] | None]
-
-
-@dataclass(frozen=True)
-class Processed:
-    """The groups that are shown, in their order, and a column for each output."""
-
-    groups: list[int]
-    columns: list[Column]
+Interval = tuple[float, float] | None
 
 
 def draws_for(groups: int, numbers: int) -> int:
@@ -215,25 +196,29 @@ def process(
     keys: Sequence[Sequence[Any]],
     aggregates: Sequence[np.ndarray[Any, Any]],
     types: Sequence[type],
-) -> Processed:
-    """Run it: `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first."""
+) -> tuple[list[int], list[list[tuple[Any, Interval]]]]:
+    """The groups that are shown, in their order, and for each output their values with intervals.
+
+    `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first. One
+    shown as measured has an interval of its own, and a key has none.
+    """
     draws = len(aggregates[0])
     with _sandbox() as connection:
         _load(connection, _answer(keys, aggregates, types), draws)
         found = connection.execute(_statement(post))
         kinds = [str(item[1]) for item in found.description][1:]
         shown_rows = found.fetchall()
-        # An aggregate that is shown as it was measured has an interval of its own.
         simulated = [kind in _NUMBERS and post.origin(place) is None for place, kind in enumerate(kinds)]
         ends = connection.execute(_intervals(post, simulated)).fetchall() if any(simulated) else []
     by_group = {int(row[0]): iter(row[1:]) for row in ends}
     order = [int(row[0]) for row in shown_rows]
     columns = []
     for place, wanted in enumerate(simulated):
-        values = [_finite(row[1 + place]) for row in shown_rows]
+        values = (_finite(row[1 + place]) for row in shown_rows)
         found_ends = {group: next(item) for group, item in by_group.items()} if wanted else {}
-        columns.append(Column(values, [_pair(found_ends.get(group)) for group in order]))
-    return Processed(order, columns)
+        intervals = (tuple(found_ends.get(group) or ()) or None for group in order)
+        columns.append(list(zip(values, intervals, strict=True)))
+    return order, columns
 
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "FLOAT", "DOUBLE")
@@ -243,7 +228,7 @@ def _intervals(post: PostProcessing, simulated: Sequence[bool]) -> str:
     """Where the middle of all other draws lies, for each group and each output that is computed."""
     places = [place for place, wanted in enumerate(simulated) if wanted]
     finite = ", ".join(f"CASE WHEN isfinite(o{i}::DOUBLE) THEN o{i}::DOUBLE END AS o{i}" for i in places)
-    levels = f"[{(1 - LEVEL) / 2}::DOUBLE, {(1 + LEVEL) / 2}::DOUBLE]"
+    levels = f"[{(1 - _LEVEL) / 2}::DOUBLE, {(1 + _LEVEL) / 2}::DOUBLE]"
     ends = (f"CASE WHEN COUNT(o{i}) >= {_LEAST_DRAWS} THEN quantile_cont(o{i}, {levels}) END" for i in places)
     return (
         f"SELECT g, {', '.join(ends)} FROM (SELECT g, {finite} FROM ({_rows(post)}) WHERE draw > 0) GROUP BY g"
@@ -360,26 +345,19 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _pair(ends: list[float] | None) -> tuple[float, float] | None:
-    return None if ends is None else (ends[0], ends[1])
-
-
-_CLAUSES = ("expressions", "where", "qualify", "order", "limit", "offset", "from_")
-
-
 def over_answer(select: exp.Select, name: str, inner: PostProcessing) -> PostProcessing:
     """Plan the computation of a SELECT from an answer that it calls `name`."""
     if select.args.get("group") or select.args.get("having"):
         raise QueryRefused("an answer is not grouped again; group in the query inside, and filter with WHERE")
     if select.args.get("joins"):
         raise QueryRefused("an answer is not joined; joins stand in the query inside")
-    parts(select, *_CLAUSES)
+    parts(select, "expressions", "where", "qualify", "order", "limit", "offset", "from_")
     items = _items(select.args["expressions"], inner)
     columns = {column.lower(): f"o{place}" for place, column in enumerate(inner.names)}
-    places = Places(
-        answer=name.lower(), columns=columns, aliases={alias.lower(): node for node, alias in items}
-    )
-    one_row = any(_has_total(node) for node, _ in items)
+    aliases = {alias.lower(): node for node, alias in items}
+    places = Places(answer=name.lower(), columns=columns, aliases=aliases)
+    totals = (total for node, _ in items for total in node.find_all(*OVER_ALL))
+    one_row = any(type(total.parent) is not exp.Window for total in totals)
     return replace(from_select(select, items, places, filtered="where"), inner=inner, one_row=one_row)
 
 
@@ -393,15 +371,13 @@ def from_select(
         return "" if found is None else as_sql(rewritten(parts(found, "this")[0], places))
 
     order = select.args.get("order")
+    ordered = () if order is None else parts(order, "expressions")[0]
     return PostProcessing(
         names=tuple(name for _, name in items),
         outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in items),
         having=clause(filtered) or "TRUE",
         qualify=clause("qualify"),
-        order=tuple(
-            _ordered_by(item, items, places)
-            for item in (parts(order, "expressions")[0] if order is not None else ())
-        ),
+        order=tuple(_ordered_by(item, items, places) for item in ordered),
         limit=whole_constant(select.args.get("limit"), "LIMIT"),
         offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
     )
@@ -414,33 +390,22 @@ def _items(expressions: list[Expr], inner: PostProcessing) -> list[tuple[Expr, s
         if type(item) is exp.Star:
             parts(item)
             found += [(exp.column(exp.to_identifier(name, quoted=True)), name) for name in inner.names]
-        elif type(item) is exp.Alias:
-            node, alias = parts(item, "this", "alias")
-            found.append((node, str(alias.name)))
         else:
-            found.append((item, _name(item, inner)))
+            node, alias = unaliased(item)
+            # A column as the answer inside spells it; anything else in small letters.
+            spelled = (
+                name for name in inner.names if type(node) is exp.Column and name.lower() == node.name.lower()
+            )
+            found.append((node, alias or next(spelled, shown(node).lower())))
     return found
-
-
-def _name(item: Expr, inner: PostProcessing) -> str:
-    """A column as the answer inside spells it; anything else in small letters."""
-    if type(item) is not exp.Column:
-        return shown(item).lower()
-    return next((name for name in inner.names if name.lower() == item.name.lower()), item.name.lower())
-
-
-def _has_total(node: Expr) -> bool:
-    """Whether rows of the answer are added up, beside windows."""
-    totals = [item for item in node.find_all(*OVER_ALL) if type(item.parent) is not exp.Window]
-    return bool(totals)
 
 
 def _ordered_by(item: Expr, items: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
     """An expression and its direction; a number or a name of the SELECT list stands for its item."""
     node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
-    number = constant(node)
-    if number is not None and number.is_integer() and 1 <= number <= len(items):
-        node = items[int(number) - 1][0]
+    number = ordinal(node, len(items))
+    if number is not None:
+        node = items[number - 1][0]
     elif places.answer and type(node) is exp.Column and not node.table:
         node = next((found for found, alias in items if alias.lower() == node.name.lower()), node)
     direction = f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"

@@ -27,7 +27,7 @@ import ibis
 from sfumato.datasets.clean import MOST_CHARACTERS
 from sfumato.errors import InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column
-from sfumato.query.expressions.base import LARGEST, SMALLEST, Value, clip, double
+from sfumato.query.expressions import LARGEST, SMALLEST, Value, built_in, clip, double
 
 NUMBER_PATTERN = r"^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
 DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
@@ -147,23 +147,8 @@ def _without_blanks(engine: str, value: Value, categories: tuple[Any, ...]) -> V
 def trimmed(engine: str, value: Value) -> Value:
     """The space U+0020 and nothing else goes, on every engine: Ibis's own strip takes more on some."""
     if engine == "spark":
-        return _trim_spaces(value)
-    return (_btrim if engine == "postgres" else _trim)(value, " ")
-
-
-@ibis.udf.scalar.builtin(name="trim")  # type: ignore[untyped-decorator]
-def _trim_spaces(of: str) -> str:
-    raise AssertionError
-
-
-@ibis.udf.scalar.builtin(name="trim")  # type: ignore[untyped-decorator]
-def _trim(of: str, letters: str) -> str:
-    raise AssertionError
-
-
-@ibis.udf.scalar.builtin(name="btrim")  # type: ignore[untyped-decorator]
-def _btrim(of: str, letters: str) -> str:
-    raise AssertionError
+        return built_in("trim", "string", value)
+    return built_in("btrim" if engine == "postgres" else "trim", "string", value, ibis.literal(" "))
 
 
 def _read_boolean(engine: str, value: Value, column: Column) -> Value:
@@ -203,12 +188,9 @@ def _is_small_integer(kind: Any) -> bool:
 
 
 _READERS: dict[str, Callable[[str, Value, Column], Value]] = {
-    "integer": _read_number,
-    "real": _read_number,
-    "text": _read_text,
-    "boolean": _read_boolean,
+    "integer": _read_number, "real": _read_number, "text": _read_text, "boolean": _read_boolean,
     "date": _read_date,
-}
+}  # fmt: skip
 
 
 def _unreadable(column: Column, kind: object) -> InvalidInput:

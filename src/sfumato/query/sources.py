@@ -4,6 +4,9 @@ Copies are made before a charge. Rows that were left out are counted in the log 
 The type of a column of a DataFrame is the one that the frame declares, and no row decides it. A pandas column
 of objects has none, so that the policy says its type: each value is read by itself, and one that does not fit
 is NULL.
+
+DuckDB is opened in one way: an empty database in memory, which can read some files. Once these are bound, the
+connection opens nothing further and its settings are locked.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import datetime
 import glob
 import logging
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +46,7 @@ from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import ENDINGS, is_text
 from sfumato.errors import DataCorrupted, DataError, DataUnavailable, InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Policy
-from sfumato.query.in_memory import connected, literal, lock, quoted
+from sfumato.query.expressions import Value
 from sfumato.query.sanitizing import DAY_PATTERN, NUMBER_PATTERN
 
 if TYPE_CHECKING:
@@ -168,7 +172,6 @@ def _attached(path: Path) -> Iterator[Any]:
 
 
 def columns_of_table(path: Path, table: str) -> dict[str, str | None]:
-    """The type of each column of a table in a DuckDB file; None for one that is computed when it is read."""
     with _attached(path) as connection:
         return _stored_columns(connection, table)
 
@@ -350,20 +353,11 @@ def _typed(column: Any, kind: str) -> pa.Array:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(column.dtype.categories.dtype)
     if isinstance(column.dtype, pd.StringDtype):
-        read: Callable[[Any], Any] = _text
-        stored = pa.string()
-    elif column.dtype == object:
-        read, stored = _READERS[kind], _stored(kind)
-    else:
+        kind = "text"
+    elif column.dtype != object:
         return pa.array(column, from_pandas=True)
-    return pa.array([read(value) for value in column], stored)
-
-
-def _stored(kind: str) -> pa.DataType:
-    import pyarrow as pa
-
     types = {"text": pa.string(), _UNIT: pa.string(), "boolean": pa.bool_(), "date": pa.date32()}
-    return types.get(kind, pa.float64())
+    return pa.array([_READERS[kind](value) for value in column], types.get(kind, pa.float64()))
 
 
 def _text(value: Any) -> str | None:
@@ -406,34 +400,87 @@ def _truth(value: Any) -> bool | None:
 
 def _day(value: Any) -> datetime.date | None:
     if isinstance(value, str):
-        return _day_of_text(value)
+        try:
+            return datetime.date.fromisoformat(value) if DAY.fullmatch(value) else None
+        except ValueError:
+            return None
     if isinstance(value, np.datetime64):
-        return _day_of_numpy(value)
+        value = value.astype("datetime64[D]").item()
+        if isinstance(value, int):  # a day that Python's calendar does not have
+            return datetime.date.max if value > 0 else datetime.date.min
     if isinstance(value, datetime.datetime):
         return None if value != value else value.date()  # NaT is a datetime, and not equal to itself
     return value if isinstance(value, datetime.date) else None
 
 
-def _day_of_text(text: str) -> datetime.date | None:
-    try:
-        return datetime.date.fromisoformat(text) if DAY.fullmatch(text) else None
-    except ValueError:
-        return None
-
-
-def _day_of_numpy(value: np.datetime64) -> datetime.date | None:
-    found = value.astype("datetime64[D]").item()
-    if isinstance(found, int):  # a day that Python's calendar does not have
-        return datetime.date.max if found > 0 else datetime.date.min
-    return found if isinstance(found, datetime.date) else None
-
-
 NUMBER, DAY = re.compile(NUMBER_PATTERN), re.compile(DAY_PATTERN)
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "integer": _number,
-    "real": _number,
-    "text": _text,
-    "boolean": _truth,
-    "date": _day,
-    _UNIT: _person,
-}
+    "integer": _number, "real": _number, "text": _text, "boolean": _truth, "date": _day, _UNIT: _person,
+}  # fmt: skip
+
+
+# ---- DuckDB in memory
+
+_DENSE_BITS = 22
+
+
+def open_duckdb(files: Sequence[Path] = ()) -> Any:
+    """Connect through Ibis to an empty database that can read these files and nothing else.
+
+    A connection adds up by whole numbers in place, without hashing, where they lie close together: people are
+    often numbered from 1 on. Each thread has a table of its own of 2^bits entries, all of which are added up in
+    the end, so that together they have at most 2²².
+    """
+    connection = connected()
+    backend = ibis.duckdb.from_connection(connection)
+    (threads,) = connection.execute("SELECT current_setting('threads')").fetchone() or (1,)
+    bits = max(12, _DENSE_BITS - math.ceil(math.log2(threads)))
+    connection.execute(f"SET perfect_ht_threshold = {bits}")
+    connection.execute("SET enable_progress_bar = false")  # it would go to standard output
+    lock(connection, [name for file in files for name in (str(file.absolute()), pattern_of(file))])
+    return backend
+
+
+def pattern_of(file: Path) -> str:
+    """The pattern that matches one file and no other: DuckDB takes every name for a pattern."""
+    return glob.escape(str(file.absolute()))
+
+
+def connected() -> Any:
+    """An empty database in memory, which loads no extensions."""
+    return duckdb.connect(
+        config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    )
+
+
+def lock(connection: Any, names: Sequence[str] = ()) -> None:
+    """Let a connection open these files and no others, and change no setting."""
+    connection.execute(f"SET allowed_paths = [{', '.join(map(literal, names))}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quoted(*parts: str | None) -> str:
+    """A name in SQL, of those of its parts that there are."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts if part is not None)
+
+
+def without_rows(connection: Any, expressions: Iterable[Value]) -> Any:
+    """A database in memory: an empty table, by name and stored types, for each one the expressions name."""
+    empty = duckdb.connect(config={"enable_external_access": "false"})
+    for operation in {table for one in expressions for table in one.op().find(ops.DatabaseTable)}:
+        place = operation.namespace
+        if place.catalog != "temp" and place.database is not None:
+            empty.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(place.catalog, place.database)}")
+        name = quoted(place.catalog, place.database, operation.name)
+        # The types as they are stored, and not as Ibis knows them; DESCRIBE looks at no row.
+        read = ", ".join(map(quoted, operation.schema))
+        stored = connection.execute(f"DESCRIBE SELECT {read} FROM {name}").fetchall()
+        columns = ", ".join(f"{quoted(row[0])} {row[1]}" for row in stored)
+        kind = "TEMPORARY TABLE" if place.catalog == "temp" else "TABLE"
+        empty.execute(f"CREATE {kind} IF NOT EXISTS {name} ({columns})")
+    return empty

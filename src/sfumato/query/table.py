@@ -5,51 +5,38 @@ from __future__ import annotations
 import functools
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict, Unpack
 
 import numpy as np
 
 from sfumato import accounting
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate, Charge
+from sfumato.ledger import Certificate, Charge, Ledger
 from sfumato.ledger.rule import Rule, same_releases
 from sfumato.policy import Key, Policy
 from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, KeptAnswers, check_version, name_of, notes_for, words_of
-from sfumato.query.asking import select
-from sfumato.query.bounding import Bounding, key_names
+from sfumato.query.bounding import Bounding
 from sfumato.query.dry_run import ExpectedError, Trial, expected_errors, expected_groups, trials, warn_of_noise
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.expressions.base import Value
-from sfumato.query.joined_rows import early_sums, joined_rows
-from sfumato.query.joining import rows_policy
-from sfumato.query.keys import MOST_GROUPS, AnyKey
 from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes, table_and_column
 from sfumato.query.measures import UNITS, Counted
-from sfumato.query.per_person import person_table
-from sfumato.query.plan import (
-    Aggregate,
-    Query,
-    columns_used,
-    public_keys,
-    scope,
-    touched_unit,
-)
+from sfumato.query.plan import MOST_GROUPS, Aggregate, AnyKey, Query, public_keys, scope, touched_unit
 from sfumato.query.postprocessing import draws_for
 from sfumato.query.pricing import Compiled, Planned, Price, Ready, Spending, price
 from sfumato.query.reading import QueryRefused
 from sfumato.query.release import Noisy, add_noise
-from sfumato.query.shaping import Exact, Groups, by_group, cells_by_group, in_parts, public_groups, shaped
-from sfumato.query.sql import checked, parse_query
+from sfumato.query.rows import early_sums, rows_of
+from sfumato.query.shaping import Exact, Groups, Rows, by_group, cells_by_group, in_parts, public_groups, shaped
+from sfumato.query.sql import checked, parse_query, select
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
 
-Rows = list[dict[str, Any]]
 _MOST_PLANS = 63  # whose SQL is kept
 MOST_VALUES = 2_000_000
 """Noisy numbers of one query. Each takes about a µs, 64 bytes while its part is computed, and 350 bytes where
@@ -66,29 +53,13 @@ class Spent(Protocol):
     def epsilon_left(self) -> float: ...
 
 
-class Charged(Spent, Protocol):
-    """The part of a ledger that a table uses."""
+class Terms(TypedDict, total=False):
+    """The cost of an answer and its noise: the options of `ask` that plans and dry runs take too."""
 
-    def charge(
-        self,
-        event: accounting.DpEvent,
-        *,
-        purpose: str,
-        relation: accounting.Relation,
-        unit: str,
-        private: bool = ...,
-    ) -> Charge: ...
-    def use(self, charge: Charge) -> None: ...
-    def check_unit(self, unit: str) -> None: ...
-    def check_dataset(self, dataset: str | None) -> None: ...
-    def charges(self) -> list[Charge]: ...
-    def check(self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str) -> object: ...
-    def counted_after(
-        self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str
-    ) -> float: ...
-    def certificate(
-        self, charge: Charge, *, plan: Mapping[str, Any] | None = ..., caveats: Sequence[str] = ...
-    ) -> Certificate: ...
+    epsilon: Required[float]
+    delta: float | None
+    split: Sequence[float] | None
+    noise: str | None
 
 
 class Table:
@@ -108,6 +79,19 @@ class Table:
         sampler: The secret stream; a seeded one, for tests, makes answers not private.
         kept: Where answers are kept to be given again.
 
+    Terms:
+        query: SQL, or the result of `select`.
+        epsilon: The ε of the answer.
+        delta: Its δ, for groups that are not declared, or for Gaussian noise; the budget's by default.
+        split: How ε is shared among the aggregates, in the order of the query: (3, 1) gives the first three
+            times as much as the second.
+        noise: "laplace" or "gaussian". By default Gaussian where it errs less and leaves no less in the ledger
+            for later: never in a ledger of pure ε alone.
+        terms: epsilon, delta, split and noise.
+        planned: The result of `plan`.
+        ready: The result of `ready`, also of another table of the same policy and engine.
+        charge: The charge of the query, which the table's ledger has made for it: it pays for one answer.
+
     >>> import pandas as pd
     >>> from sfumato.query import Column, Policy
     >>> from sfumato.accounting import Budget
@@ -120,7 +104,7 @@ class Table:
     def __init__(
         self,
         policy: Policy,
-        ledger: Charged | None,
+        ledger: Ledger | None,
         *,
         engine: str | Engine | None = None,
         data: Any = None,
@@ -160,14 +144,7 @@ class Table:
         the charge.
 
         Args:
-            query: SQL, or the result of `select`.
-            epsilon: The ε of the answer.
-            delta: Its δ, for groups that are not declared, or for Gaussian noise; the budget's by default.
             again: True to have an answer that was paid for before.
-            split: How ε is shared among the aggregates, in the order of the query: (3, 1) gives the first
-                three times as much as the second.
-            noise: "laplace" or "gaussian". By default Gaussian where it errs less and leaves no less in the
-                ledger for later: never in a ledger of pure ε alone.
 
         Returns:
             The noisy rows with their intervals.
@@ -176,44 +153,39 @@ class Table:
             QueryRefused: If it cannot be answered privately. Nothing is charged.
             BudgetExceeded: If the ledger has no room. Nothing is read.
         """
-        ledger = self._charged()
+        ledger, kept = self._charged(), self._kept
         planned = self.plan(query, epsilon=epsilon, delta=delta, split=split, noise=noise)
-        name = self._kept_name(query, epsilon, delta, split, noise)
-        if again and (known := self._known(name)) is not None:
-            return replace(known, epsilon_spent=ledger.epsilon_spent, epsilon_left=ledger.epsilon_left)
-        self._warn_of_noise(planned.query, planned.price)
+        name, declared = None, self.policy.version is not None and self._sampler.private
+        if kept is not None and isinstance(query, str) and declared:
+            shares = None if split is None else tuple(map(float, split))
+            name = name_of(query, self.policy, epsilon=epsilon, delta=delta, split=shares, noise=noise)
+        if again:
+            check_version(self.policy)
+            if name is None or kept is None:
+                raise InvalidInput(
+                    "expected a question in SQL and a place for answers to give one again; open the table with "
+                    "kept=KeptAnswers(folder)"
+                )
+            known = kept.find(name)
+            if known is not None:
+                return replace(known, epsilon_spent=ledger.epsilon_spent, epsilon_left=ledger.epsilon_left)
+        warn_of_noise(planned.query, planned.price, scope(planned.query, self.policy), stacklevel=2)
         ready = self.ready(planned)
         answer = self.answer(ready, self._charge(planned.price, planned.purpose), ledger=ledger)
-        if name is not None and self._kept is not None:
-            self._kept.keep(name, answer)
+        if name is not None and kept is not None:
+            kept.keep(name, answer)
         return answer
 
-    def plan(
-        self,
-        query: str | Query,
-        *,
-        epsilon: float,
-        delta: float | None = None,
-        split: Sequence[float] | None = None,
-        noise: str | None = None,
-    ) -> Planned:
-        """Do the first part of `ask`: read the query and choose its noise. Threads may do it at once.
+    def plan(self, query: str | Query, **terms: Unpack[Terms]) -> Planned:
+        """Return the first part of `ask`: the query with its noise, and the event that is to be charged.
 
-        Args:
-            query: SQL, or the result of `select`.
-            epsilon: The ε of the answer.
-            delta: Its δ.
-            split: How ε is shared among the aggregates.
-            noise: "laplace" or "gaussian".
-
-        Returns:
-            The plan, with the event that is to be charged.
+        Threads may plan at once.
 
         Raises:
             QueryRefused: If it cannot be answered privately.
         """
         plan, purpose = self._read(query)
-        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        cost = self._price(plan, **terms)
         return Planned(query=plan, price=cost, purpose=purpose, values=self._values(plan, cost))
 
     def _values(self, plan: Query, cost: Price) -> int:
@@ -231,13 +203,7 @@ class Table:
         return groups * numbers
 
     def ready(self, planned: Planned) -> Ready:
-        """Do the second part of `ask`: have the engine plan it. The schema is public, and no row is read.
-
-        Args:
-            planned: The result of `plan`.
-
-        Returns:
-            The argument of `answer`.
+        """Return the second part of `ask`: the query as the engine has planned it, without reading a row.
 
         Raises:
             QueryRefused: If the engine cannot plan it.
@@ -246,15 +212,10 @@ class Table:
         return Ready(planned=planned, compiled=compiled, engine=self._engine)
 
     def answer(self, ready: Ready, charge: Charge, *, ledger: Spent) -> Answer:
-        """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
+        """Return the last part of `ask`: the noisy rows of a query that was charged.
 
         Args:
-            ready: The result of `ready`, also of another table of the same policy and engine.
-            charge: Its charge, which the table's ledger has made for it: it pays for one answer.
-            ledger: Whose ε the answer tells.
-
-        Returns:
-            The noisy rows with their intervals.
+            ledger: The ledger, or a share of it, whose ε the answer states.
 
         Raises:
             InvalidInput: If it is no charge, such as a refusal, that of another event or of another ledger, or
@@ -263,23 +224,17 @@ class Table:
         return self.released(ready, charge, self.read(ready, charge), ledger=ledger)
 
     def read(self, ready: Ready, charge: Charge) -> Exact:
-        """Do the part of `answer` that reads rows; in the thread that has the engine.
+        """Return the sums before noise, in the thread that has the engine: PRIVATE, for `released` alone.
 
-        Args:
-            ready: The result of `ready`.
-            charge: Its charge.
-
-        Returns:
-            The sums before noise, of groups with private keys only those that are shown: PRIVATE, for
-            `released` alone.
+        Of groups with private keys they are only those that are shown.
         """
         planned = ready.planned
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
             raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
         self._charged().use(charge)
-        engine = self._engine
-        if engine is None or engine is not ready.engine:
-            engine = self._connected()
+        engine = (
+            self._engine if self._engine is not None and self._engine is ready.engine else self._connected()
+        )
         if planned.price.selection is None:
             return self._fetched(ready.compiled, engine)
         batches = engine.batches
@@ -287,16 +242,11 @@ class Table:
         return self._selected(planned.query, planned.price, batches(ready.compiled.sums), cells)
 
     def released(self, ready: Ready, charge: Charge, exact: Exact, *, ledger: Spent) -> Answer:
-        """Do the part of `answer` that adds the noise; any thread may.
+        """Return the noisy rows of sums that were read; any thread may.
 
         Args:
-            ready: The result of `ready`.
-            charge: Its charge.
             exact: The result of `read`.
-            ledger: Whose ε the answer tells.
-
-        Returns:
-            The noisy rows with their intervals.
+            ledger: The ledger, or a share of it, whose ε the answer states.
         """
         plan, cost = ready.planned.query, ready.planned.price
         groups, parts = self._release(plan, cost, exact)
@@ -305,16 +255,13 @@ class Table:
     def prepare(self) -> None:
         """Open the source and plan a first query, so that later ones are quicker. Nothing is spent."""
         count = f'SELECT COUNT(*) FROM "{self.policy.private_names[0]}"'
-        self._compiled(self._plan(count), secrets.token_hex(16))
+        self._compiled(self._read(count)[0], secrets.token_hex(16))
 
     def certificate(self, answer: Answer) -> Certificate:
-        """State the claim of one answer, from its charge in the ledger: anyone can compute its ε again.
+        """Return the claim of one answer, from its charge in the ledger: anyone can compute its ε again.
 
         Args:
             answer: The result of `ask`.
-
-        Returns:
-            The certificate.
         """
         ledger = self._charged()
         charge = next((one for one in ledger.charges() if one.head == answer.entry), None)
@@ -346,64 +293,31 @@ class Table:
 
         Args:
             aggregates: The aggregates of each group.
-            epsilon: The ε of the answer.
             by: Columns to group by, or `GroupKey`s with bins.
             where: A condition in SQL.
-            delta: The δ of the answer.
 
         Returns:
             The noisy rows with their intervals.
-
-        Raises:
-            QueryRefused: If it cannot be answered privately.
-            BudgetExceeded: If the ledger has no room.
         """
         return self.ask(select(self.policy, *aggregates, by=by, where=where), epsilon=epsilon, delta=delta)
 
-    def dry_run(
-        self,
-        query: str | Query,
-        *,
-        epsilon: float,
-        delta: float | None = None,
-        split: Sequence[float] | None = None,
-        noise: str | None = None,
-    ) -> tuple[ExpectedError, ...]:
-        """Tell how wrong each column of the answer would be, without spending or reading anything.
-
-        Args:
-            query: SQL, or the result of `select`.
-            epsilon: The ε that the answer would have.
-            delta: Its δ.
-            split: How ε is shared among the aggregates.
-            noise: "laplace" or "gaussian".
-
-        Returns:
-            One error for each column.
+    def dry_run(self, query: str | Query, **terms: Unpack[Terms]) -> tuple[ExpectedError, ...]:
+        """Return the expected error of each column of the answer, without spending or reading anything.
 
         Raises:
             QueryRefused: If it cannot be answered privately.
             BudgetExceeded: If the table's ledger would refuse it now.
         """
-        planned = self.plan(query, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        planned = self.plan(query, **terms)
         if self.ledger is not None:
             self.ledger.check(planned.price.event(), relation=RELATION, unit=self.policy.budget.unit)
-        self._warn_of_noise(planned.query, planned.price)
+        warn_of_noise(planned.query, planned.price, scope(planned.query, self.policy), stacklevel=2)
         return self.expected(planned)
 
     def expected(self, planned: Planned) -> tuple[ExpectedError, ...]:
-        """Tell how wrong a planned query would be, once it was compiled as it would be asked.
+        """Return the expected errors of a planned query, once it was compiled as it would be asked.
 
         It is compiled for tables without rows, so that no source is opened. Threads may do it at once.
-
-        Args:
-            planned: The result of `plan`.
-
-        Returns:
-            One error for each column.
-
-        Raises:
-            QueryRefused: If no engine can plan it.
         """
         with self._rehearsing:
             self._compile(planned.query, self._blank, salt="")
@@ -416,50 +330,25 @@ class Table:
         given |= {name: _no_rows(table) for name, table in self.policy.public.items()}
         return open_engine(self.policy, name="duckdb", data=given)
 
-    def tries(
-        self,
-        query: str | Query,
-        *,
-        epsilon: float,
-        delta: float | None = None,
-        split: Sequence[float] | None = None,
-        noise: str | None = None,
-    ) -> tuple[Trial, ...]:
-        """Tell how wrong an answer would be if fewer rows and groups of a person counted; spend nothing.
-
-        Args:
-            query: SQL, or the result of `select`.
-            epsilon: The ε that the answer would have.
-            delta: Its δ.
-            split: How ε is shared among the aggregates.
-            noise: "laplace" or "gaussian".
-
-        Returns:
-            One trial for each choice of rows and groups.
-        """
+    def tries(self, query: str | Query, **terms: Unpack[Terms]) -> tuple[Trial, ...]:
+        """Return the expected errors if fewer rows and groups of a person counted; spend nothing."""
         if self.policy.unit.column is None:
             raise InvalidInput("expected a policy with unit.column to try fewer rows, got one row a person")
-        asked = {"epsilon": epsilon, "delta": delta, "split": split, "noise": noise}
 
         def expect(policy: Policy, kept: float) -> tuple[ExpectedError, ...]:
-            tried = Table(policy, None)
-            plan = tried._plan(query)
-            return expected_errors(plan, tried.price(plan, **asked), scope(plan, policy), kept=kept)  # type: ignore[arg-type]
+            tried = Table(policy, None).plan(query, **terms)
+            return expected_errors(tried.query, tried.price, scope(tried.query, policy), kept=kept)
 
-        return trials(self.policy, grouped=bool(self._plan(query).keys), expect=expect)
+        return trials(self.policy, grouped=bool(self._read(query)[0].keys), expect=expect)
 
     def approx_bounds(self, column: str, *, epsilon: float, table: str | None = None) -> ApproximateBounds:
-        """Find bounds for a column of numbers, for ε, where none are publicly known.
+        """Return bounds for a column of numbers, for ε, where none are publicly known; few rows lie outside.
 
         They are released, not declared: no query uses them until the holder writes them into the policy.
 
         Args:
             column: A column of numbers; of several tables as TABLE.COLUMN.
-            epsilon: The ε of the bounds.
             table: The table, of several; by default the only one that has the column.
-
-        Returns:
-            The bounds. Few rows lie outside.
 
         Raises:
             BudgetExceeded: If the ledger has no room.
@@ -487,7 +376,7 @@ class Table:
             epsilon_left=ledger.epsilon_left,
         )
 
-    def price(
+    def _price(
         self,
         query: Query,
         *,
@@ -496,18 +385,7 @@ class Table:
         split: Sequence[float] | None = None,
         noise: str | None = None,
     ) -> Price:
-        """Choose the noise of a query, and through it the event that is charged.
-
-        Args:
-            query: The result of `parse_query` or `select`.
-            epsilon: The ε of the answer.
-            delta: Its δ.
-            split: How ε is shared among the aggregates.
-            noise: "laplace" or "gaussian".
-
-        Returns:
-            The noise of each aggregate, and the event.
-        """
+        """Choose the noise of a query, and through it the event that is charged."""
         policy = scope(query, self.policy)
         private_keys = public_keys(query, policy) is None
         if private_keys and delta is None:
@@ -537,19 +415,12 @@ class Table:
         return rule.counted_after(rule.nothing, event)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
-        """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.
+        """Return the bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.
 
         Args:
-            query: SQL, or the result of `select`.
             salt: A secret text for the choice among a person's rows.
-
-        Returns:
-            The sums without noise.
         """
-        return self._fetched(self._compiled(self._plan(query), salt))
-
-    def _warn_of_noise(self, plan: Query, cost: Price) -> None:
-        warn_of_noise(plan, cost, scope(plan, self.policy), stacklevel=3)
+        return self._fetched(self._compiled(self._read(query)[0], salt))
 
     def _charge(self, cost: Price, purpose: str) -> Charge:
         return self._charged().charge(
@@ -560,39 +431,12 @@ class Table:
             private=self._sampler.private,
         )
 
-    def _charged(self) -> Charged:
+    def _charged(self) -> Ledger:
         if self.ledger is None:
             raise InvalidInput(
                 "expected a ledger to charge, got None; open one with Ledger.open(path, budget=…)"
             )
         return self.ledger
-
-    def _kept_name(
-        self,
-        query: str | Query,
-        epsilon: float,
-        delta: float | None,
-        split: Sequence[float] | None,
-        noise: str | None,
-    ) -> str | None:
-        """The name of the kept answer, if it was asked in words, of a declared version, with real noise."""
-        declared = self.policy.version is not None and self._sampler.private
-        if self._kept is None or not isinstance(query, str) or not declared:
-            return None
-        shares = None if split is None else tuple(map(float, split))
-        return name_of(query, self.policy, epsilon=epsilon, delta=delta, split=shares, noise=noise)
-
-    def _known(self, name: str | None) -> Answer | None:
-        check_version(self.policy)
-        if name is None or self._kept is None:
-            raise InvalidInput(
-                "expected a question in SQL and a place for answers to give one again; open the table with "
-                "kept=KeptAnswers(folder)"
-            )
-        return self._kept.find(name)
-
-    def _plan(self, query: str | Query) -> Query:
-        return self._read(query)[0]
 
     def _read(self, query: str | Query) -> tuple[Query, str]:
         """A query, and its words on one line for the ledger."""
@@ -624,23 +468,11 @@ class Table:
     def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
         policy = scope(plan, self.policy)
         asked = Bounding(plan, measures_for(plan, policy), policy, public_keys(plan, policy), salt)
-        table = functools.cache(lambda: self._rows(plan, engine, salt))
+        table = functools.cache(lambda: rows_of(engine, plan, self.policy, salt=salt))
         sums = early_sums(engine, asked, self.policy)
-        if sums is None:
-            sums = asked.sums(table())
+        text = engine.prepare(asked.sums(table()) if sums is None else sums)
         trees = [measure for measure in asked.measures if isinstance(measure, Counted)]
-        counts = (asked.cell_counts(table(), tree) for tree in trees)
-        return Compiled(
-            engine.prepare(sums),
-            [(tree, engine.prepare(item)) for tree, item in zip(trees, counts, strict=True)],
-        )
-
-    def _rows(self, plan: Query, engine: Engine, salt: str) -> Value:
-        """The rows that are aggregated: those of the tables as they are joined, or one for each person."""
-        rows = joined_rows(engine, plan.joined, self.policy, used=columns_used(plan), salt=salt)
-        if plan.per_person is None:
-            return rows
-        return person_table(rows, plan.per_person, rows_policy(plan.joined, self.policy))
+        return Compiled(text, [(tree, engine.prepare(asked.cell_counts(table(), tree))) for tree in trees])
 
     def _fetched(self, compiled: Compiled, engine: Engine | None = None) -> Exact:
         fetch = (engine or self._connected()).fetch
@@ -650,7 +482,7 @@ class Table:
         self, plan: Query, cost: Price, exact: Exact, *, at_once: int | None = _AT_ONCE
     ) -> tuple[Groups, Iterator[tuple[Noisy, ...]]]:
         """The groups, and the noisy numbers of so many at a time that they need little memory."""
-        keys, names = public_keys(plan, scope(plan, self.policy)), key_names(plan)
+        keys, names = public_keys(plan, scope(plan, self.policy)), plan.key_names
         if keys is None and exact.groups is None:
             exact = self._selected(plan, cost, [exact.sums], [(tree, [rows]) for tree, rows in exact.cells])
         groups = public_groups(keys) if keys is not None else exact.groups or []
@@ -674,7 +506,7 @@ class Table:
         No more rows are held than are shown, and one batch.
         """
         assert cost.selection is not None
-        names, most = key_names(plan), most_selected(plan, cost)
+        names, most = plan.key_names, most_selected(plan, cost)
         kept: list[tuple[int, tuple[Key, ...], dict[str, Any]]] = []
         for rows in sums:
             units = np.array([int(row[UNITS]) for row in rows], dtype=np.int64)
@@ -693,24 +525,16 @@ class Table:
     ) -> Answer:
         policy = scope(plan, self.policy)
         shape, most = shaped(plan, policy, groups, parts), most_selected(plan, cost)
-        cut = len(groups) == most and public_keys(plan, policy) is None
+        notes = notes_for(plan, self.policy, family=cost.noises[0].family)
+        if len(groups) == most and public_keys(plan, policy) is None:
+            notes += (f"Of all groups the {most:,} with the most units, by noisy counts, are shown.",)
         return Answer(
-            columns=shape.columns,
-            rows=shape.rows,
-            intervals=shape.intervals,
+            **vars(shape),
             epsilon=cost.epsilon,
             delta=cost.delta,
             epsilon_spent=ledger.epsilon_spent,
             epsilon_left=ledger.epsilon_left,
-            notes=(
-                *notes_for(plan, self.policy, family=cost.noises[0].family),
-                *(
-                    [f"Of all groups the {most:,} with the most units, by noisy counts, are shown."]
-                    if cut
-                    else ()
-                ),
-                *caveats_of_sampler(self._sampler),
-            ),
+            notes=(*notes, *caveats_of_sampler(self._sampler)),
         )
 
 

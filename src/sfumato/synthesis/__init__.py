@@ -1,4 +1,4 @@
-"""Tables of nobody: rows drawn from a model of noisy marginals, under one budget.
+"""Synthetic tables: rows drawn from a model of noisy marginals, under one budget.
 
 >>> import numpy as np
 >>> from sfumato.randomness import SecretStream
@@ -14,8 +14,7 @@ from sfumato.synthesis.canaries import WithCanaries, draw_canaries, linked, memb
 from sfumato.synthesis.cells import CellColumn, cell_columns
 from sfumato.synthesis.counting import EngineMarginals, Marginals
 from sfumato.synthesis.model import SyntheticModel
-from sfumato.synthesis.paid import PaidTable
-from sfumato.synthesis.plan import SynthesisPlan
+from sfumato.synthesis.plan import PaidTable, SynthesisPlan
 from sfumato.synthesis.release import Places, Released, Request, release
 from sfumato.synthesis.synthesizer import Synthesis, Synthesizer, workload
 

@@ -21,7 +21,7 @@ Rows = Mapping[str, Integers]
 
 
 def draw_canaries(columns: Sequence[CellColumn], count: int, sampler: Sampler) -> dict[str, Integers]:
-    """Rows whose cells are drawn evenly and independently: most are unlike anybody.
+    """Rows whose cells are drawn evenly and independently: most are unlike any person.
 
     Args:
         columns: The columns as cells.
@@ -40,18 +40,7 @@ def draw_canaries(columns: Sequence[CellColumn], count: int, sampler: Sampler) -
 
 
 class WithCanaries:
-    """Marginals of a table with canaries in it, each with as many equal rows as one person may have.
-
-    Args:
-        table: The table's counts.
-        canaries: The cells of each canary.
-        included: Which canaries are in.
-
-    ```python
-    canaries = draw_canaries(columns, 500, sampler)
-    attacked = WithCanaries(marginals, canaries, included)
-    ```
-    """
+    """Marginals of a table with canaries in it, each with as many equal rows as one person may have."""
 
     def __init__(self, table: Marginals, canaries: Rows, included: npt.NDArray[np.bool_]) -> None:
         self.rows = table.rows
@@ -70,18 +59,7 @@ class WithCanaries:
 def membership_scores(model: SyntheticModel, canaries: Rows) -> Floats:
     """How much likelier the model makes each canary than its columns alone would, around the median.
 
-    What only the model's dependence between columns explains is the trace that an unlikely row can leave.
-
-    Args:
-        model: What was released.
-        canaries: The cells of each canary.
-
-    Returns:
-        One score for each: above 0 says "was in".
-
-    ```python
-    scores = membership_scores(synthesis.model, canaries)
-    ```
+    The dependence between columns in the model is the trace that an unlikely row can leave.
     """
     alone = sum(np.log(model.cells((name,))[cells] + 1e-12) for name, cells in canaries.items())
     gain = model.log_chances(canaries) - alone
@@ -93,19 +71,6 @@ def linked(model: SyntheticModel, canaries: Rows, secret: str) -> npt.NDArray[np
 
     The guess is the value that the model makes likeliest beside the known ones. For canaries that were not in,
     it is right by chance alone.
-
-    Args:
-        model: What was released.
-        canaries: The cells of each canary.
-        secret: The column that is not known.
-
-    Returns:
-        One answer for each canary.
-
-    ```python
-    right = linked(synthesis.model, canaries, "diagnosis")
-    print(right[included].mean(), right[~included].mean())
-    ```
     """
     column = next(column for column in model.columns if column.name == secret)
     count = len(canaries[secret])

@@ -8,8 +8,9 @@ one for every operation outside of it. So each fit is one program, and everythin
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -20,7 +21,6 @@ import numpy.typing as npt
 
 from sfumato.errors import MissingExtra
 from sfumato.synthesis.counting import Clique
-from sfumato.synthesis.tree import in_order
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A graphical model: potentials of what was measured, and probabilities of a junction tree's cliques."""
+    """A graphical model: potentials of measured marginals, and probabilities of a junction tree's cliques."""
 
     sizes: Mapping[str, int]
     potentials: Mapping[Clique, Floats]
@@ -92,7 +92,7 @@ def fit(
 
 
 class State(NamedTuple):
-    """Where a descent is: potentials of what is measured, and the probabilities that follow from them."""
+    """The state of a descent: potentials of measured marginals, and the probabilities that follow from them."""
 
     potentials: Any
     tables: Any  # probabilities of the junction tree's cliques
@@ -140,19 +140,19 @@ def _program(mbi: ModuleType, nodes: Sequence[Clique], *, quick: bool) -> Any:
 
 @cache
 def _options(quick: bool) -> dict[str, str] | None:
-    """What the compiler is told; nothing if this version of it does not know these words."""
+    """Return compiler options; None if this version of the compiler does not know them."""
     import jax
 
     options = _QUICKLY if quick else _SIMPLY
     try:
         jax.jit(lambda value: value + 1, compiler_options=options)(0)
-    except Exception:  # whatever a later compiler raises: it only costs time
+    except Exception:  # of any later compiler: it only costs time
         return None
     return options
 
 
 def _loss(mbi: ModuleType, domain: Any, measurements: Sequence[Measurement], total: float) -> Any:
-    """In shares instead of counts, which float32 holds well whatever the size of the table."""
+    """In shares instead of counts, which float32 holds well for any size of the table."""
     linear = [
         mbi.LinearMeasurement(
             (item.counts / total).astype(np.float32).reshape(-1), item.clique, np.float32(item.sigma / total)
@@ -188,3 +188,49 @@ def _tables(vector: Any) -> dict[Clique, Floats]:
 
 def _normalised(tables: Mapping[Clique, Floats]) -> dict[Clique, Floats]:
     return {clique: np.maximum(table, 0) / np.maximum(table, 0).sum() for clique, table in tables.items()}
+
+
+# How large a model with given marginals would be: decided from public sizes, never by the clock
+
+
+def model_cells(sizes: Mapping[str, int], cliques: Iterable[Clique]) -> int:
+    """Cells of all cliques that come up when columns are eliminated, the one with the smallest clique first.
+
+    Here a goes with its pair (2·3 cells), then b with its (3·4), and c alone (4).
+
+    >>> model_cells({"a": 2, "b": 3, "c": 4}, [("a", "b"), ("b", "c")])
+    22
+    """
+    neighbours = {name: {name} for name in sizes}
+    for clique in cliques:
+        for name in clique:
+            neighbours[name] |= set(clique)
+    cost = {name: _product(sizes, near) for name, near in neighbours.items()}
+    total = 0
+    while cost:
+        name = min(cost, key=cost.__getitem__)
+        total += cost.pop(name)
+        near = neighbours.pop(name) - {name}
+        for other in near:
+            neighbours[other] = (neighbours[other] | near) - {name}
+            cost[other] = _product(sizes, neighbours[other])
+    return total
+
+
+def _product(sizes: Mapping[str, int], names: Iterable[str]) -> int:
+    return math.prod(sizes[name] for name in names)
+
+
+def in_order(names: Iterable[str], order: Sequence[str]) -> Clique:
+    """A clique in the order of the table's columns."""
+    wanted = set(names)
+    return tuple(name for name in order if name in wanted)
+
+
+def connected(edges: Iterable[Clique], names: Iterable[str]) -> dict[str, str]:
+    """For each column the name of the part of the graph that it is in."""
+    part = {name: name for name in names}
+    for edge in edges:
+        first, *rest = (part[name] for name in edge)
+        part = {name: first if place in rest else place for name, place in part.items()}
+    return part

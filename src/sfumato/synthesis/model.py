@@ -21,10 +21,9 @@ from sfumato.array_files import damaged_unless_read, parsed, read_archive
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import write_whole
-from sfumato.synthesis.cells import CellColumn
+from sfumato.synthesis.cells import CellColumn, to_table
 from sfumato.synthesis.counting import Clique
 from sfumato.synthesis.rules import Rules
-from sfumato.synthesis.values import to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,9 +53,9 @@ class SyntheticModel:
     Attributes:
         columns: The columns as cells.
         shares: How the cells of a bucket share its probability.
-        steps: What is drawn after what.
+        steps: The steps of a draw, in order.
         total: The noisy number of rows.
-        rules: What holds for every row.
+        rules: The rules that hold for every row.
         order: The names of the table's columns in order; of older files empty.
         groups: Of each view of a column that the steps speak of, its column, and where the column's buckets
             are in it. A view follows from its column, and is no part of the table.

@@ -1,19 +1,25 @@
-"""What will be counted and chosen for a synthetic table: fixed, priced and charged before the first count."""
+"""The counts and choices for a synthetic table: fixed, priced and charged before the first count."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sfumato import _validate, accounting
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import NoisyMax
-from sfumato.synthesis.noise import CountNoise
+from sfumato.randomness import Sampler
+from sfumato.synthesis.cells import Buckets, merge_table
+from sfumato.synthesis.counting import Clique, CountNoise, Marginals
 
 SINGLE_SHARE, CHOICE_SHARE = 0.15, 0.1
-"""Of the budget, in ρ of zero-concentrated DP: for single columns, and for choosing what else to measure."""
+"""Of the budget, in ρ of zero-concentrated DP: for single columns, and for choosing further marginals."""
 
 MOST_LATER_PICKS = 16
 """In one round after the first."""
@@ -35,16 +41,6 @@ class SynthesisPlan:
 
     McKenna, Miklau & Sheldon 2021, "Winning the NIST contest", for the spanning tree; McKenna, Mullins, Sheldon
     & Miklau 2022, "AIM", for the rounds.
-
-    Args:
-        columns: How many columns are measured by themselves.
-        picks: How many marginals are chosen in each round.
-        single_sigma: The noise on a single column's counts.
-        joint_sigma: The noise on the counts of several columns.
-        choice_scale: The scale of the noise in a choice.
-        rows: How many rows of one person count.
-        fixed: How many marginals are named in advance.
-        target: The column whose relation to others matters most.
 
     >>> plan = SynthesisPlan.calibrated(epsilon=1.0, delta=1e-6, columns=3, picks=(2,))
     >>> plan.epsilon(1e-6) <= 1
@@ -106,7 +102,7 @@ class SynthesisPlan:
         budget = accounting.Budget(epsilon=epsilon, delta=delta)
         guess = accounting.gaussian_noise_multiplier(epsilon, delta)
         value = accounting.calibrate(lambda value: plan(value).event(), budget, guess=guess)
-        # Calibration works with coarse prices, which err upward: what they leave is used up here.
+        # Calibration works with coarse prices, which err upward: the rest is used up here.
         for _ in range(4):
             closer = value * (plan(value).epsilon(delta) / epsilon) ** 0.9
             if plan(closer).epsilon(delta) > epsilon:
@@ -165,7 +161,7 @@ class SynthesisPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SynthesisPlan:
-        """As `to_json` wrote it; whatever else stands there is not the plan's."""
+        """Read the output of `to_json`; other fields are not the plan's."""
         own = {field.name: data[field.name] for field in fields(cls)}
         return cls(**{**own, "picks": tuple(own["picks"])})
 
@@ -183,7 +179,7 @@ class SynthesisPlan:
 
 
 def default_picks(columns: int, candidates: int, fixed: int = 0) -> tuple[int, ...]:
-    """A spanning tree over the columns, and two smaller rounds of what it misses most.
+    """A spanning tree over the columns, and two smaller rounds of the marginals that it misses most.
 
     With as many fixed marginals as a tree would have, these take the place of the first of the smaller rounds.
     """
@@ -192,3 +188,77 @@ def default_picks(columns: int, candidates: int, fixed: int = 0) -> tuple[int, .
     for wanted in (tree, more) if fixed else (tree, more, more):
         picks.append(min(wanted, candidates - sum(picks)))
     return tuple(pick for pick in picks if pick)
+
+
+# The only way from exact counts to a synthesizer: each use is one that the plan has paid for
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+_FARTHEST = 2.0**40  # counts that are expected of a fit
+
+
+class PaidTable:
+    """A private table behind the mechanisms of one plan, whose event must have been charged.
+
+    *Guarantees*: outputs are noised as the plan says, and no more often than the plan says. Exact counts
+    are whole numbers, and so are the scores of a choice, so that one person moves each of them by at most
+    `plan.rows`, to the last bit. Secret: the counts. Public, or noisy already: everything that is handed in.
+    """
+
+    def __init__(self, plan: SynthesisPlan, table: Marginals, sampler: Sampler) -> None:
+        if plan.rows != table.rows:
+            raise InvalidInput(
+                f"expected a plan for rows={table.rows}, got rows={plan.rows}; count what was charged"
+            )
+        self.plan = plan
+        self._table, self._sampler = table, sampler
+        self._left = Counter({"single": plan.columns, "choice": plan.chosen, "joint": plan.measured})
+        self._counts: dict[Clique, Integers] = {}
+
+    def single(self, name: str) -> Floats:
+        """The noisy counts of one column's cells."""
+        return self._released("single", self.plan.single_noise, self._table.marginal((name,)))
+
+    def choose(
+        self, expected: Mapping[Clique, Floats], buckets: Mapping[str, Buckets], penalty: float
+    ) -> Clique:
+        """One marginal whose counts are far from the expected ones, by the exponential mechanism.
+
+        The score of a marginal is how many rows are in the wrong place, less `penalty` for each of its cells.
+        """
+        self._use("choice")
+        cliques = list(expected)
+        scores = [self._score(clique, expected[clique], buckets, penalty) for clique in cliques]
+        mechanism = self.plan.choice(len(cliques))
+        return cliques[mechanism.release(np.array(scores, dtype=np.int64), self._sampler)]
+
+    def joint(self, clique: Clique, buckets: Mapping[str, Buckets]) -> Floats:
+        """The noisy counts of combinations of buckets."""
+        return self._released("joint", self.plan.joint_noise, self._exact(clique, buckets))
+
+    def exact_shares(self) -> dict[Clique, Floats]:
+        """Return the exact shares of counted marginals: PRIVATE, for the holder's own report."""
+        return {clique: counts / max(1, counts.sum()) for clique, counts in self._counts.items()}
+
+    def _score(self, clique: Clique, expected: Floats, buckets: Mapping[str, Buckets], penalty: float) -> int:
+        known = np.clip(np.nan_to_num(expected), -_FARTHEST, _FARTHEST)  # so that no sum of them wraps around
+        wrong = np.abs(self._exact(clique, buckets) - np.rint(known).astype(np.int64)).sum()
+        return int(wrong) - round(penalty * expected.size)
+
+    def _exact(self, clique: Clique, buckets: Mapping[str, Buckets]) -> Integers:
+        """Counted once on the engine, however many rounds look at it."""
+        if clique not in self._counts:
+            counts = self._table.marginal(tuple(buckets[name].column for name in clique))
+            self._counts[clique] = merge_table(counts, [buckets[name] for name in clique])
+        return self._counts[clique]
+
+    def _released(self, kind: str, noise: CountNoise, counts: Integers) -> Floats:
+        self._use(kind)
+        return noise.release(counts, self._sampler).astype(np.float64)
+
+    def _use(self, kind: str) -> None:
+        if self._left[kind] < 1:
+            raise Refused(
+                f"expected no more than the plan paid for, got one {kind} more; plan and charge it first"
+            )
+        self._left[kind] -= 1

@@ -18,13 +18,19 @@ from sfumato.policy import Policy, left_out_on_purpose
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 from sfumato.storage import json_bytes, make_folder, write_whole
 from sfumato.synthesis import fidelity
-from sfumato.synthesis.cells import CellColumn, cell_columns, declared_cells
+from sfumato.synthesis.cells import (
+    FORMATS,
+    CellColumn,
+    cell_columns,
+    declared_cells,
+    to_table,
+    write_table,
+)
 from sfumato.synthesis.counting import Clique, Marginals
+from sfumato.synthesis.fidelity import page
 from sfumato.synthesis.inference import load_mbi
 from sfumato.synthesis.model import MOST_ROWS
-from sfumato.synthesis.page import page
-from sfumato.synthesis.paid import PaidTable
-from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
+from sfumato.synthesis.plan import RELATION, PaidTable, SynthesisPlan, default_picks
 from sfumato.synthesis.rules import Rules
 from sfumato.synthesis.synthesizer import (
     TOO_LITTLE,
@@ -36,7 +42,6 @@ from sfumato.synthesis.synthesizer import (
     with_target,
     workload,
 )
-from sfumato.synthesis.values import FORMATS, to_table, write_table
 
 PURPOSE = "synthetic table"
 _FEWEST_CELLS = 4  # of two columns that can depend on each other
@@ -50,24 +55,7 @@ CAVEATS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for, checked against the policy before anything is spent. `Request.of` makes one.
-
-    Args:
-        policy: What is declared about the table.
-        columns: The columns as cells, those that are learned.
-        rules: What holds for every row.
-        left_out: Columns that are left out on purpose.
-        candidates: Marginals to choose from.
-        fixed: Marginals that are measured in any case.
-        asked: These, and those with too many cells to be counted.
-        plan: What will be done, priced.
-        rows: How many rows are drawn.
-        delta: The δ at which it is priced.
-
-    ```python
-    request = Request.of(load_policy("people.toml"), rows=1000, epsilon=1.0)
-    ```
-    """
+    """A request, checked against the policy before anything is spent. `Request.of` makes one."""
 
     policy: Policy
     columns: tuple[CellColumn, ...]
@@ -161,11 +149,8 @@ class Request:
 class Places:
     """Where the files of one synthetic table go; none of them may be there yet.
 
-    Args:
-        table: The synthetic table's file. The others lie beside it.
-
-    >>> Places(Path("people-of-nobody.csv")).table.name
-    'people-of-nobody.csv'
+    >>> Places(Path("synthetic-people.csv")).table.name
+    'synthetic-people.csv'
     """
 
     table: Path
@@ -227,14 +212,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Released:
-    """A synthetic table that is on disk.
-
-    Attributes:
-        certificate: What it claims.
-        report: How close it is, from noisy and public figures alone.
-        epsilon: Its ε.
-        notes: What a user must know, in sentences.
-    """
+    """A synthetic table that is on disk."""
 
     certificate: Certificate
     report: dict[str, Any]
@@ -254,7 +232,7 @@ def release(
     """Check, charge, measure, fit, draw, write.
 
     Args:
-        request: What is asked for.
+        request: The request.
         marginals: The table's counts.
         ledger: Where the plan is charged.
         out: The synthetic table's file, .csv or .parquet.
@@ -262,7 +240,7 @@ def release(
         progress: Called as measurements are made.
 
     Returns:
-        What was written, and what it cost.
+        The places of the files, and the cost.
 
     Raises:
         BudgetExceeded: If the ledger has no room. Nothing is read.
@@ -276,7 +254,7 @@ def release(
     ledger.check_dataset(policy.dataset)
     load_mbi()
     _rehearse(request)
-    marginals.prepare()  # the engine plans what will be counted; no row is read yet
+    marginals.prepare()  # the engine plans the counts; no row is read yet
     charge = ledger.charge(
         plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
     )
@@ -286,7 +264,7 @@ def release(
     progress("drawing")
     order = tuple(column.name for column in request.drawn)
     model = replace(found.model, rules=request.rules, order=order)
-    model.write(places.model)  # first: whatever happens next, more rows can be drawn from it for nothing
+    model.write(places.model)  # first: more rows can be drawn from it for nothing after any failure
     cells = model.draw(request.rows, sampler=sampler)
     drawn = len(next(iter(cells.values())))
     missed = [clique for clique in request.asked if clique not in found.measured]
@@ -311,7 +289,7 @@ def release(
 
 
 def _rehearse(request: Request) -> None:
-    """One row of the first cells, made up and thrown away: what values the columns cannot hold is found now."""
+    """Write one made-up row of the first cells, to find values that the columns cannot hold now."""
     cells = {column.name: np.zeros(1, dtype=np.int64) for column in request.drawn}
     try:
         to_table(request.drawn, cells, SecretStream())

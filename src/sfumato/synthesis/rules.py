@@ -1,4 +1,4 @@
-"""What is known in public of every row: columns that follow from others, and combinations that cannot be.
+"""Public rules of every row: columns that follow from others, and combinations that cannot be.
 
 The policy's section [synthesis] declares both. A column that follows is neither measured nor modelled: it is
 looked up after the draw, for nothing. Rows with an impossible combination are drawn again. Both are
@@ -34,11 +34,7 @@ class Follows:
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for every row.
-
-    Attributes:
-        follows: Columns that are looked up.
-        impossible: Combinations: for each of some columns, the cells that do not occur together.
+    """The rules of every row.
 
     >>> age = CellColumn(name="age", type="integer", values=(10, 40))
     >>> married = CellColumn(name="married", type="boolean", values=(False, True))

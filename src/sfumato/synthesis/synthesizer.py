@@ -11,21 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidInput
-from sfumato.synthesis.cells import CellColumn
+from sfumato.synthesis.cells import Buckets, CellColumn, coarser, merged
 from sfumato.synthesis.counting import Clique
-from sfumato.synthesis.inference import Fitted, Measurement, fit, independent
-from sfumato.synthesis.merging import Buckets, coarser, merged
+from sfumato.synthesis.inference import Fitted, Measurement, connected, fit, in_order, independent, model_cells
 from sfumato.synthesis.model import Step, SyntheticModel, marginal, steps_of
-from sfumato.synthesis.paid import PaidTable
-from sfumato.synthesis.plan import SynthesisPlan
-from sfumato.synthesis.tree import connected, in_order, model_cells
+from sfumato.synthesis.plan import PaidTable, SynthesisPlan
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 MOST_MODEL_CELLS = 100_000
-"""Of a junction tree: what a fit's time and memory grow with."""
+"""Of a junction tree; time and memory of a fit grow with them."""
 
 MOST_MARGINAL_CELLS = 100_000
 ROUND_BLOCKS, LAST_BLOCKS = 4, 12
@@ -35,19 +32,12 @@ TOO_LITTLE = "epsilon is too small to learn how columns depend on each other: th
 _MEAN_NOISE = math.sqrt(2 / math.pi)  # E|Z|
 _CLEARER = 4  # how much less noise columns in fewer buckets must have than those that are as they are
 _WEAK = 1e3  # the noise of figures that are known already, so that they do not count twice
-_NEVER = -60.0  # the logarithm of a chance: of what cannot be
+_NEVER = -60.0  # the logarithm of the chance of an impossible combination
 
 
 @dataclass(frozen=True)
 class Synthesis:
-    """What came out: the model, what was measured for it, and words on what was not.
-
-    Attributes:
-        model: Draws rows.
-        buckets: Which cells of each column are counted together; of a view, of its column.
-        measurements: What was measured: columns, and their views.
-        notes: What was not, and why.
-    """
+    """The result: the model, its measurements, and notes on marginals that were not measured."""
 
     model: SyntheticModel
     buckets: Mapping[str, Buckets]
@@ -55,7 +45,7 @@ class Synthesis:
     notes: tuple[str, ...] = ()
 
     def marginal(self, clique: Clique) -> Floats:
-        """What the model says of columns and views."""
+        """Return the model's probabilities of columns and views."""
         return marginal(_with_views(self.model.steps, self.buckets, clique), clique)
 
     def columns_of(self, clique: Clique) -> Clique:
@@ -76,14 +66,6 @@ def workload(
     columns: Sequence[CellColumn], *, target: str | None = None, named: Sequence[Sequence[str]] | None = None
 ) -> tuple[Clique, ...]:
     """List the marginals to choose from: those named, or all pairs, except those that are measured in any case.
-
-    Args:
-        columns: The columns as cells.
-        target: The column whose relation to others matters most.
-        named: Marginals to choose from, each a list of columns.
-
-    Returns:
-        The marginals.
 
     >>> columns = [CellColumn(name=name, type="text", values=("a", "b")) for name in ("x", "y")]
     >>> workload(columns)
@@ -131,7 +113,7 @@ def _cells(sizes: Mapping[str, int], clique: Clique) -> int:
 
 
 def _check_named(named: Sequence[Sequence[str]], names: Sequence[str], sizes: Mapping[str, int]) -> None:
-    """What a user names is a candidate, or is refused: it is not left out in silence."""
+    """Check that marginals named by the user are candidates: none is left out in silence."""
     if not named:
         raise InvalidInput('expected columns to keep related, such as "age,income", got none')
     for clique in named:
@@ -158,7 +140,7 @@ def _named(clique: Sequence[str], names: Sequence[str]) -> Clique:
 
 
 class Synthesizer:
-    """One run of a plan: what is known so far, all of it noisy or public.
+    """One run of a plan: its state is noisy or public.
 
     Args:
         paid: The table behind the mechanisms of its plan.
@@ -249,7 +231,7 @@ class Synthesizer:
         return Measurement((column, name), both, _WEAK * self.plan.single_sigma)
 
     def _measure_single(self) -> float:
-        """Measure every column by itself and merge what holds next to nobody; the number of rows, noisy."""
+        """Measure every column by itself and merge nearly empty cells; return the noisy number of rows."""
         sigma = self.plan.single_sigma
         sums, weights = [], []
         for column in self.columns:
@@ -292,7 +274,7 @@ class Synthesizer:
         return cells <= most_cells(self.plan, total)
 
     def _graph(self, cliques: Iterable[Clique]) -> list[Clique]:
-        """The marginals in the views in which they are counted, and what ties these to their columns."""
+        """The marginals in the views in which they are counted, and the ties of these to their columns."""
         seen = [self.seen_as.get(clique, clique) for clique in cliques]
         views = dict.fromkeys(name for way in seen for name in way if name not in self.views)
         return [*seen, *((self.buckets[name].column, name) for name in views if name in self.buckets)]
@@ -307,7 +289,7 @@ class Synthesizer:
             for clique in candidates
             for way in [self.seen_as[clique]]
         }
-        penalty = _MEAN_NOISE * self.plan.joint_sigma  # what the noise of measuring would misplace
+        penalty = _MEAN_NOISE * self.plan.joint_sigma  # misplaced by the noise of measuring
         chosen: list[Clique] = []
         for _ in range(picks):
             allowed = self._allowed(sizes, [clique for clique in candidates if clique not in chosen], chosen)
@@ -370,7 +352,7 @@ def _indicator(buckets: Mapping[str, Buckets], name: str) -> Floats:
 
 
 def _connecting(candidates: Sequence[Clique], known: Sequence[Clique], names: Iterable[str]) -> list[Clique]:
-    """Candidates whose columns all lie in different parts of what is known."""
+    """Candidates whose columns all lie in different parts of the model."""
     part = connected(known, names)
     return [clique for clique in candidates if len({part[name] for name in clique}) == len(clique)]
 

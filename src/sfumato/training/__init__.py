@@ -11,26 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.runs import EpochReport
-from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.clip import Automatic, ChunkResult, Clipping, Flat, PerLayer
 from sfumato.training.distributed import Peers
-from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.engine import clip_chunk, clipped_gradient_sum, rounding_bound
 from sfumato.training.estimate import CostEstimate, estimate
-from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
+from sfumato.training.hold_out import EarlyStopping, HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
 from sfumato.training.hugging_face import default_loss
-from sfumato.training.losses import LossFunction, Views, cross_entropy
+from sfumato.training.losses import LossFunction, Views, cross_entropy, moved_by_a_pixel
 from sfumato.training.optimization import Optimization
 from sfumato.training.plan import AdaptiveClipping, NoiseShares, TrainingPlan
 from sfumato.training.run import TrainingResult, train
+from sfumato.training.state import Callback, StepReport
 from sfumato.training.trainer import PrivateTrainer
-from sfumato.training.views import moved_by_a_pixel
 
 if TYPE_CHECKING:
-    from sfumato.training.classifier import PrivateClassifier
+    from sfumato.training.classifier import CoinSplit, NoisyAccuracyScorer, PrivateClassifier, check_search
     from sfumato.training.scaling import BoundedScaler
-    from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer, check_search
 
 __all__ = [
     "AdaptiveClipping",
@@ -78,9 +75,9 @@ __all__ = [
 
 _OF_SCIKIT_LEARN = {
     "BoundedScaler": "scaling",
-    "CoinSplit": "scoring",
-    "check_search": "scoring",
-    "NoisyAccuracyScorer": "scoring",
+    "CoinSplit": "classifier",
+    "check_search": "classifier",
+    "NoisyAccuracyScorer": "classifier",
     "PrivateClassifier": "classifier",
 }
 

@@ -1,4 +1,4 @@
-"""The class that a model gives each of some private rows: by that row alone, whoever else is there."""
+"""The class that a model gives each of some private rows: by that row alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     *Guarantees*: each row is an input of its own to the model, mapped over blocks of a public height at which
     made-up rows have the same bits in any company, or shown alone where the model cannot be mapped. The model
     keeps nothing from block to block. Where a block raises, the others are shown again at that height, with
-    zeros in the place of the row that does. What a model draws is secret. A row that raises has the answer
+    zeros in the place of the row that does. Random draws are secret. A row that raises has the answer
     `NONE`, and the text of the error is not shown.
 
     Args:
@@ -111,7 +111,7 @@ def _classes(outputs: Compute, rows: Tensor) -> npt.NDArray[np.int64] | None:
     """None if a row raises, or if not every row has one answer."""
     try:
         found = outputs(rows).argmax(dim=1)
-    except KeyboardInterrupt:  # somebody wants to stop
+    except KeyboardInterrupt:  # stop
         raise
     except BaseException:  # its text may quote a row
         return None
@@ -122,7 +122,7 @@ def right_answers(estimator: Any, X: Any, y: Any) -> npt.NDArray[np.bool_]:
     """Which of some rows are answered rightly.
 
     *Guarantees*: earlier steps of a pipeline are shown one row at a time, and so is an estimator that is none
-    of Sfumato's classifiers, which are asked as `answers` asks a model. What an estimator sets on itself is
+    of Sfumato's classifiers, which are asked as `answers` asks a model. Attributes that it sets on itself are
     forgotten. A row that raises is answered wrongly, and the text of the error is not shown.
     """
     labels = np.asarray(y)
@@ -159,7 +159,7 @@ def _stepped(steps: list[Any], row: Any) -> npt.NDArray[np.float64]:
 
 
 def _each(ask: Callable[[Any], npt.NDArray[Any]], X: Any, rows: int) -> list[npt.NDArray[Any] | None]:
-    """What is made of each row by itself; None where it raises."""
+    """Ask for each row by itself; None where it raises."""
     from sklearn.utils import _safe_indexing
 
     found: list[npt.NDArray[Any] | None] = []

@@ -91,7 +91,7 @@ class Block:
         found = rule(self, node) if rule is not None else None
         return self.by_vmap(node) if found is None else found
 
-    # What rules are written with
+    # Building blocks of rules
 
     def emit(self, target: Any, *args: Any, shape: Sequence[int], dtype: torch.dtype, **kwargs: Any) -> fx.Node:
         node = self.graph.call_function(target, args, kwargs)
@@ -137,7 +137,7 @@ class Block:
         return isinstance(node, fx.Node) and node in self.private
 
     def rows(self, node: Any) -> fx.Node:
-        """(height, *shape): the value of every row; of what is public the same one, expanded."""
+        """(height, *shape): the value of every row; a public one is expanded."""
         made = self.value(node)
         if node in self.private:
             return made
@@ -151,7 +151,7 @@ class Block:
         return self.reshaped(self.rows(node), (self.height * first, *rest))
 
     def result(self, made: fx.Node, node: Any) -> Any:
-        """What a rule computed, with the rows as a dimension of their own."""
+        """Return the result of a rule with the rows as a dimension of their own."""
         if isinstance(node.meta["val"], Tensor):
             made.meta.setdefault("dtype", _dtype(node))
             return self.reshaped(made, (self.height, *_shape(node)))

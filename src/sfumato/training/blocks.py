@@ -4,7 +4,7 @@ Matrix kernels choose their order of additions by shape: a row's output can diff
 batch of 7 and one of 8, and behind a kink of ReLU the whole gradient with it. So rows are worked on in blocks
 whose heights come from a short public list, the last one padded with public rows, and a height is used only if
 public rows came out with the same bits at every place of such a block as in blocks of the reference height.
-Where even the reference height fails, blocks hold one unit, which nobody else can be in.
+Where even the reference height fails, each unit has a block of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 from sfumato.training.devices import settings
 
 REFERENCE_ROWS = 32
-"""Torch's elementwise loops take so many numbers at once; what is left over is computed by other code."""
+"""Torch's elementwise loops take so many numbers at once; the rest is computed by other code."""
 POOL = 8  # public units that are compared
 _MOST_BYTES = 640 << 20  # that the rows of one block should keep
 
 _MANY = 16  # from so many times the reference on, half a reference saves less than trying it costs
 _FEW = 3 * POOL  # up to so many units, each of the pool is tried at every place
 
-# What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one
+# The results of each unit of a block: block(units of the pool, by place) → tensors with one entry a unit, one
 # at a time, as all together are large; or None where the model does something else than with few rows.
 Bits: TypeAlias = Callable[[Sequence[int]], Iterable[Tensor] | None]
 Known: TypeAlias = list[dict[int, int]]  # of each tensor a digest of every unit's entry
@@ -56,13 +56,12 @@ def most_rows(floats_per_row: int) -> int:
 class Heights:
     """The heights that give every unit the same bits; a pure function of the model, found on public rows.
 
-    Which height a block gets depends on the number of units in it and on public facts alone. Blocks have a
-    multiple of 16 rows, and are used if whole vectors hold all that is not computed exactly
-    (`Steps.in_whole_vectors`): the code for what is left over, at the end of a loop or of a thread's share of
-    it, rounds otherwise. Where so many rows do not fit, a trial has every unit at every place. A height is
-    tried the first time it is wanted, and anew with another number of threads or other settings of torch.
-    `stamp` names the weights of the moment: the bits to compare with are those of these weights. No block has
-    more than `most_rows` rows, but one unit may.
+    Which height a block gets depends on the number of units in it and on public facts alone. A height is used
+    if whole vectors hold all that is not computed exactly (`Compiled.whole`): the code for the rest of a loop,
+    or of a thread's share of it, rounds otherwise. Where so many rows do not fit, a trial has every unit at
+    every place. A height is tried the first time it is wanted, and anew with another number of threads or other
+    settings of torch. `stamp` names the weights of the moment: the bits to compare with are those of these
+    weights. No block has more than `most_rows` rows, but one unit may.
     """
 
     def __init__(self, most_rows: int = 1 << 30) -> None:
@@ -79,7 +78,7 @@ class Heights:
         return found
 
     def find(self, sizes: Iterable[int], bits: Bits, *, stamp: Any = 0) -> None:
-        """Try what numbers of units with one row need, and compare all with the same bits."""
+        """Try the heights for numbers of units with one row, and compare all with the same bits."""
         for units in sizes:
             self._split(units, 1, bits, stamp)
         self._expected = None
@@ -146,6 +145,8 @@ class Heights:
             steps = [-(-step // reference) * reference * times for times in (1, 2)]
             if units < _MANY * reference and reference % 2 == 0:
                 steps.insert(0, reference // 2)
+            if units <= reference and reference % 4 == 0:
+                steps.insert(0, reference // 4)
         found = dict.fromkeys(-(-units // step) * step for step in steps)
         return [height for height in found if height * rows_per_unit <= self._most_rows]
 
@@ -158,7 +159,7 @@ class Heights:
 
 
 def _in_turn(height: int, bits: Bits) -> Known | None:
-    """What all units of the pool come to in blocks of one height; None if places or company matter."""
+    """Return the results of all units of the pool in blocks of one height; None if places or company matter."""
     known: Known = []
     return known if _agrees(height, bits, known, [*_first_blocks(height), *_blocks(height)]) else None
 
@@ -211,7 +212,7 @@ def _own(block: Sequence[int], found: Iterable[Tensor] | None, known: Known) -> 
 def digests(column: Tensor) -> list[int]:
     """For each entry of a column one number of 64 bits, which tells its bits from others.
 
-    A keyed hash: what it is taken of is as large as all that a pass keeps, and is not held on to. One NaN is
+    A keyed hash: the column is as large as all that a pass keeps, and is not held on to. One NaN is
     like another, and one zero.
     """
     plain = column.detach() + 0  # which leaves no -0.0

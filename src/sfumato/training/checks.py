@@ -29,12 +29,12 @@ from sfumato.training.trace import (
 
 ROWS, _MORE = 2, 8  # made up, each alone
 _TOGETHER = 5  # in one batch: two rows may differ alike in all that a loss ignores
-_UNIFORM, _NORMAL = 0.4, 0.3  # what every draw is while code and graph are compared
+_UNIFORM, _NORMAL = 0.4, 0.3  # the value of every draw while code and graph are compared
 _LOSS, _GRADIENT = 1e-3, 2e-2  # relative differences that rounding may make
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse what cannot be seen in a graph, or would show as a riddle there."""
+    """Refuse settings that do not show in a graph, or only as an obscure error."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.training:
             raise UnsupportedModel(
@@ -79,7 +79,7 @@ def check_constants(row: Row, model: nn.Module, public: Sequence[Tensor], data: 
         if value.numel() > MOST_OF_A_CONSTANT and _memory(value) not in declared:
             raise UnsupportedModel(
                 f"expected tensors in the code to be small or declared, got one of shape {tuple(value.shape)} "
-                f"at {where}; make it a buffer of the model, or say that it is nobody's data: public=[tensor]"
+                f"at {where}; make it a buffer of the model, or declare it as public data: public=[tensor]"
             )
 
 
@@ -119,7 +119,7 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
             together, added = of((inputs, targets), 1)
         except UnsupportedModel:
             raise
-        except Exception:  # what the code cannot take, such as a matrix that is not definite
+        except Exception:  # values that the code cannot take, such as a matrix that is not definite
             inputs, targets = repeated(example, _TOGETHER)
             together, added = of((inputs, targets), 1)
         alone = [of(_row((inputs, targets), number), 2 + number) for number in range(ROWS)]
@@ -139,14 +139,14 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         raise UnsupportedModel(
             "expected the loss of each row to be that of the row alone, got others in a batch of "
             f"{_TOGETHER}, by {where}; keep rows in the first dimension and apart: no squeeze(), no mean "
-            "over dimension 0; put what a loss compares into the row, such as an anchor and its negatives "
+            "over dimension 0; put all rows that a loss compares into one, such as an anchor and its negatives "
             "in one input"
         )
     for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
         if not near(losses, own, _LOSS) or not near(gradients, formed, _GRADIENT):
             raise UnsupportedModel(
-                f"expected the graph to compute what the code does, got other numbers, by {code_of(model)} or "
-                f"{code_of(loss_fn)}; leave out what depends on time, on files or on earlier calls"
+                f"expected graph and code to compute the same numbers, got others, by {code_of(model)} or "
+                f"{code_of(loss_fn)}; leave out code that depends on time, files or earlier calls"
             )
     finite = [gradients for _, gradients in traced if bool(gradients.isfinite().all())]
     if not any(bool(gradients.any()) for gradients in finite) and not _learns(row, model, example):
@@ -217,9 +217,11 @@ def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
 
 
 def near(one: Tensor, other: Tensor, share: float = _GRADIENT) -> bool:
-    """Whether two vectors differ by no more than rounding; what is not finite in either tells nothing."""
+    """Whether two vectors differ by no more than rounding, where both are finite."""
     told = one.isfinite() & other.isfinite()
-    one, other = one.detach()[told].double(), other.detach()[told].double()
+    if not bool(told.all()):
+        one, other = one[told], other[told]
+    one, other = one.detach().double(), other.detach().double()
     return float((one - other).norm()) <= share * max(float(one.norm()), float(other.norm())) + 1e-6
 
 
@@ -256,7 +258,7 @@ class _Constant(Watch):  # type: ignore[no-untyped-call]
 
 
 def other_number(model: nn.Module, inputs: Any) -> str:
-    """What to do about inputs that the forward pass takes in another number or by other names."""
+    """Return the remedy for inputs that the forward pass takes in another number or by other names."""
     named, several = isinstance(inputs, dict), isinstance(inputs, tuple | list)
     given: Any = () if named else inputs if several else (inputs,)
     try:
@@ -274,7 +276,7 @@ def other_number(model: nn.Module, inputs: Any) -> str:
 
 
 def other_type(model: nn.Module, inputs: Any) -> str:
-    """What to do about inputs whose type no weight has, should the model not run; int64 are tokens."""
+    """Return the remedy for inputs whose type no weight has; int64 are tokens."""
     weights = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     given = {leaf.dtype for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)}
     strangers = sorted(map(str, given - weights - {torch.int64, torch.bool}))
@@ -285,7 +287,7 @@ def other_type(model: nn.Module, inputs: Any) -> str:
 
 
 def other_targets(targets: Any) -> str:
-    """What to do about targets that torch takes for neither classes nor numbers, should the loss not run."""
+    """Return the remedy for targets that are neither classes nor numbers."""
     given = {leaf.dtype for leaf in pytree.tree_leaves(targets) if isinstance(leaf, Tensor)}
     strangers = sorted(map(str, given - {torch.int64, torch.float32}))
     if not strangers:

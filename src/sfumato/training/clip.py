@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,10 +28,11 @@ from sfumato.training.terms import (
     Factors,
     Fold,
     Lookups,
-    Materialised,
+    Rows,
     Shape,
     Term,
     Weights,
+    depth_by_eights,
     is_small,
     pairs_per_product,
     prefers_gram,
@@ -40,7 +41,7 @@ from sfumato.training.terms import (
     term,
 )
 
-SMALLEST_NORM = 1e-10  # far above what float32 loses by underflow in a gradient's squares
+SMALLEST_NORM = 1e-10  # far above the underflow of float32 in a gradient's squares
 _SHRINK = 1.0 - 2.0**-22  # covers the rounding of a division and a multiplication in float32
 
 
@@ -212,7 +213,7 @@ def clipped(
     zero: its operands are replaced by zeros before any product. Every other adds at most its clipping bound.
 
     Args:
-        contributions: For each parameter what its uses add, one entry for each row.
+        contributions: The uses of each parameter, one entry for each row.
         losses: (rows,).
         bad: (rows,): rows that met a value without a result.
         clipping: The clipping rule.
@@ -223,28 +224,33 @@ def clipped(
     """
     rows = len(losses) // height
     layers = clipping.layers(list(names))
+    together = joined(contributions, layers)
+    groups = [[key for key in together if key[0] in layer] for layer in map(set, layers)]
     counted = torch.arange(height, device=losses.device) < units
     counted &= losses.isfinite().view(height, rows).all(1)
     if bad is not None:
         counted &= ~bad.view(height, rows).any(1)
-    terms = {name: term(used, height) for name, used in contributions.items()}
-    nobody = torch.zeros(height, device=losses.device)
-    squares, doubtful = squared_norms(terms, layers, clipping.floors(len(layers)), nobody)
+    terms = {key: term(used, height) for key, used in together.items()}
+    none = torch.zeros(height, device=losses.device)
+    squares, doubtful = squared_norms(terms, groups, clipping.floors(len(layers)), none)
     norms, hidden = squares.sqrt(), doubtful & counted
-    alone: dict[str, Tensor] = {}
+    alone: dict[Names, Tensor] = {}
     if bool(hidden.any()):
-        exact, alone = clipped_alone(terms, layers, hidden.nonzero().flatten(), clipping)
+        exact, alone = clipped_alone(terms, groups, hidden.nonzero().flatten(), clipping)
         norms[hidden] = exact.to(norms)
     adds = (norms < math.inf).all(1) & counted
     coefficients = torch.where(adds[:, None], clipping.coefficients(norms), 0.0)
-    each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
-    weights = {name: each[layer] for layer, members in enumerate(layers) for name in members}
-    sums = weighted_sums(terms, weights, hidden | ~adds, into)
-    accumulate(sums, {name: added.to(sums[name]) for name, added in alone.items()})
+    each = [Weights(coefficients[:units, layer]) for layer in range(len(layers))]
+    weights = {key: each[layer] for layer, members in enumerate(groups) for key in members}
+    if units < height:
+        terms = {key: part.first(units) for key, part in terms.items()}
+    total = weighted_sums(terms, weights, (hidden | ~adds)[:units], into)
+    accumulate(total, {key: added.to(total[key]) for key, added in alone.items()})
+    sums = _taken_apart(total, names)
     for name, parameter in names.items():
         if name not in sums:
             sums[name] = torch.zeros_like(parameter, requires_grad=False)
-    used = [tuple(map(Use.of, each)) for each in contributions.values()]
+    used = [tuple(map(Use.of, each)) for each in together.values()]
     norm_error, sum_error = chunk_errors([bounds(use, height * rows, units, rows) for use in used], units)
     return ChunkResult(
         {name: sums[name] for name in names},
@@ -252,7 +258,7 @@ def clipped(
         coefficients[:units],
         adds[:units],
         losses[: units * rows],
-        norm_error + adding_error(len(used)),
+        norm_error + adding_error(len(contributions)),
         sum_error,
     )
 
@@ -262,12 +268,13 @@ def adding_error(parameters: int) -> float:
     return 1.02 * parameters * 2.0**-25  # 1.02: second-order terms
 
 
-_NARROW = 1024  # values of a gradient that is summed together with others like it
+_NARROW = 1024  # values of gradients of biases and the like that lie side by side
+Names: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """What one chunk adds.
+    """The clipped sums of one chunk.
 
     `norms` are upper bounds, one for each unit (ordered by unit index) and clipping layer; `finite` is False
     for units whose gradient had NaN or Inf, or that met a value without a result: they contribute exactly zero.
@@ -276,7 +283,7 @@ class ChunkResult:
     Attributes:
         sums: The clipped sum for each parameter, by name.
         norms: Upper bounds of the gradient norms.
-        coefficients: What each unit's gradient was multiplied by.
+        coefficients: The factor of each unit's gradient.
         finite: False for units that contribute nothing.
         losses: The loss of each row.
         norm_error: Bound of the rounding error of a norm.
@@ -296,38 +303,55 @@ class ChunkResult:
         return self.norm_error + self.sum_error
 
 
+def joined(
+    contributions: Mapping[str, Sequence[Contribution]], layers: Sequence[Sequence[str]]
+) -> dict[Names, Sequence[Contribution]]:
+    """The same, with gradients of biases and the like side by side, as long as they are one layer's."""
+    found: dict[Names, Sequence[Contribution]] = {}
+    for layer in layers:
+        side_by_side: dict[str, Tensor] = {}
+        for name in [each for each in layer if each in contributions]:
+            used = contributions[name]
+            if len(used) > 1 or not isinstance(used[0], Rows) or used[0].gradients.dim() != 2:
+                found[name,] = used
+                continue
+            gradients = used[0].gradients
+            if sum(each.shape[1] for each in side_by_side.values()) + gradients.shape[1] > _NARROW:
+                found |= _of_one(side_by_side)
+                side_by_side = {}
+            side_by_side[name] = gradients
+        found |= _of_one(side_by_side)
+    return found
+
+
+def _of_one(gradients: Mapping[str, Tensor]) -> dict[Names, Sequence[Contribution]]:
+    parts = list(gradients.values())
+    return {tuple(gradients): [Rows(parts[0] if len(parts) == 1 else torch.cat(parts, 1))]} if parts else {}
+
+
+def _taken_apart(sums: Mapping[Names, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found = {names[0]: total for names, total in sums.items() if len(names) == 1}
+    for names, total in sums.items():
+        if len(names) > 1:
+            found.update(zip(names, torch.split(total, [len(like[name]) for name in names]), strict=True))
+    return found
+
+
 def weighted_sums(
-    terms: Mapping[str, Term], weights: Mapping[str, Weights], left_out: Tensor, into: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+    terms: Mapping[Names, Term], weights: Mapping[Names, Weights], left_out: Tensor, into: Mapping[str, Tensor]
+) -> dict[Names, Tensor]:
     """Σ cᵢgᵢ over all units but those left out; `into`: zeros that sums may be written to."""
     if bool(left_out.any()):
-        terms = {name: part.without(left_out) for name, part in terms.items()}
-    sums = _small_sums(terms, weights)
-    for name, part in terms.items():
-        if name not in sums:
-            sums[name] = part.weighted_sum(weights[name], into.get(name))
-    return sums
-
-
-def _small_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights]) -> dict[str, Tensor]:
-    """The sums of biases and the like, all that have the same weights by one product."""
-    together: dict[int, dict[str, Tensor]] = {}
-    for name, part in terms.items():
-        if isinstance(part, Materialised) and part.is_vector and part.gradients.shape[1] <= _NARROW:
-            together.setdefault(id(weights[name]), {})[name] = part.gradients
-    sums: dict[str, Tensor] = {}
-    for some in together.values():
-        joined = Materialised(torch.cat(list(some.values()), dim=1)).weighted_sum(weights[next(iter(some))])
-        sums.update(zip(some, torch.split(joined, [each.shape[1] for each in some.values()]), strict=True))
-    return sums
+        terms = {key: part.without(left_out) for key, part in terms.items()}
+    return {key: part.weighted_sum(weights[key], into.get(key[0])) for key, part in terms.items()}
 
 
 def squared_norms(
-    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], nobody: Tensor
+    terms: Mapping[Names, Term], layers: Sequence[Sequence[Names]], floors: Sequence[float], none: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Squared norms (units, layers), and of which units rounding hides them; `nobody`: zeros (units,)."""
+    """Squared norms (units, layers), and of which units rounding hides them; `none`: zeros (units,)."""
     pairs = {name: part.squared_norms() for name, part in terms.items()}
-    like = next(iter(pairs.values()))[0] if pairs else nobody
+    like = next(iter(pairs.values()))[0] if pairs else none
     columns = [[pairs[name] for name in names if name in pairs] for names in layers]
     squares = _side_by_side([_added([square for square, _ in column], like) for column in columns])
     slacks = _side_by_side(
@@ -348,17 +372,17 @@ def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:
 
 
 def clipped_alone(
-    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], units: Tensor, clipping: Clipping
-) -> tuple[Tensor, dict[str, Tensor]]:
+    terms: Mapping[Names, Term], layers: Sequence[Sequence[Names]], units: Tensor, clipping: Clipping
+) -> tuple[Tensor, dict[Names, Tensor]]:
     """Norms (units, layers) and the clipped sum of units whose norms rounding hides, one by one.
 
-    Each gradient is formed once, by itself. Its norm (in float64, where no square overflows) and what is added
-    are taken of the same numbers, and these are the same bits whoever else is there. Formed a second time, in a
-    batch of another size, what cancellation leaves of it could be anything. Units that are not finite add
+    Each gradient is formed once, by itself. Its norm (in float64, where no square overflows) and its summand
+    come from the same numbers, the same bits in any company. Formed a second time, in a batch of another size,
+    the remainder of a cancellation could be any number. Units that are not finite add
     nothing.
     """
     found: list[Tensor] = []
-    sums: dict[str, Tensor] = {}
+    sums: dict[Names, Tensor] = {}
     for unit in torch.split(units, 1):
         gradients = {name: part.gradient(unit)[0].double() for name, part in terms.items()}
         norms = _exact_norms(gradients, layers, unit)
@@ -372,7 +396,7 @@ def clipped_alone(
     return torch.stack(found), sums
 
 
-def _exact_norms(gradients: Mapping[str, Tensor], layers: Sequence[Sequence[str]], unit: Tensor) -> Tensor:
+def _exact_norms(gradients: Mapping[Names, Tensor], layers: Sequence[Sequence[Names]], unit: Tensor) -> Tensor:
     """(layers,): a little more than the norms of one unit."""
     zero = torch.zeros((), dtype=torch.float64, device=unit.device)
     columns = [
@@ -381,7 +405,7 @@ def _exact_norms(gradients: Mapping[str, Tensor], layers: Sequence[Sequence[str]
     return torch.stack(columns).sqrt() * (1 + 2.0**-20)
 
 
-def accumulate(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
+def accumulate(totals: dict[Any, Tensor], more: Mapping[Any, Tensor]) -> None:
     for name, value in more.items():
         totals[name] = totals[name].add_(value) if name in totals else value
 
@@ -493,7 +517,7 @@ def _product_depth(units: int, positions: int, shape: tuple[int, int, int], unit
     products = math.ceil(units / max(1, pairs // positions))
     longest = min(units * positions, max(pairs, positions))
     if is_small(*shape):
-        return longest + _wide(products, unit) + 2
+        return longest + depth_by_eights(products) + _wide(products, unit) + 2
     block = products_per_block(products)
     return longest + block + math.ceil(products / block) + 2
 

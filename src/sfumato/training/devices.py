@@ -97,7 +97,7 @@ def plain_float32() -> Iterator[None]:
 
 
 def _places() -> tuple[Any, ...]:
-    """Where torch keeps how exact products are; each answers with what holds there, inherited or not."""
+    """Return the places where torch keeps the precision of products."""
     backends: Any = torch.backends
     return (
         backends.mkldnn.matmul,
@@ -110,7 +110,7 @@ def _places() -> tuple[Any, ...]:
 
 
 def settings() -> tuple[Any, ...]:
-    """By what torch chooses kernels and shares out their work, besides shapes and types."""
+    """Return all that torch chooses kernels by, besides shapes and types."""
     return (
         torch.get_num_threads(),
         torch._C._get_mkldnn_enabled(),

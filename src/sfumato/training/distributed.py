@@ -1,43 +1,51 @@
 """Several processes, one release: every rank samples its own units, sums are added, noise is drawn once.
 
 Start with torchrun and hand `Peers.of_world()` to the trainer. Every rank may be given all of the data: a keyed
-hash says which units are its own (`ownership.py`). Ranks that hold their own people say `sharded=True`. Each
-draws its own Poisson sample at the plan's rate; the grid sums, whole numbers, are added by one all-reduce, to
-which rank 0 alone has added the noise. Rank 0 alone talks to the ledger, and its first weights are everybody's.
+hash says which units are its own. Ranks that hold their own people say `sharded=True`. Each draws its own
+Poisson sample at the plan's rate; the grid sums, whole numbers, are added by one all-reduce, to which rank 0
+alone has added the noise. Rank 0 alone talks to the ledger, and all ranks begin with its weights. Ranks compare
+digests of ids and rows under a key that rank 0 draws and that stays inside the group.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch import distributed as torch_distributed
+from torch.utils import _pytree as pytree
 
 from sfumato.accounting import DpEvent
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger import Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
 from sfumato.randomness import NoiseSource, Sampler
-from sfumato.training.noise import StepSum
+from sfumato.training.data import Bytes, columns_of, keyed, name_digests, names_of, row_digests
+from sfumato.training.noise import NoisySum
+from sfumato.training.sampling import Mask
 
-Bytes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    from sfumato.training.trainer import PrivateTrainer
+
 _KEY_BYTES = 32
-_FAILED, _RESUMES = 1, 2  # what ranks say to each other after a part of the work
+_FAILED, _RESUMES = 1, 2  # words of ranks to each other after a part of the work
 
 
 class Aggregation(Protocol):
-    """How several holders, who do not show each other their sums, add them up."""
+    """The way in which several holders, who do not show each other their sums, add them up."""
 
     def add_up(
         self, total: npt.NDArray[np.int64], mechanism: GridGaussian, sampler: Sampler
     ) -> npt.NDArray[np.int64]:
-        """The sum over all holders in grid steps, with the noise that their shares make."""
+        """Return the sum over all holders in grid steps, with the noise that their shares make."""
         ...
 
 
@@ -62,7 +70,7 @@ class Peers:
 
     @classmethod
     def of_world(cls, *, sharded: bool = False) -> Peers:
-        """All ranks of the process group that torchrun set up."""
+        """Return all ranks of the process group that torchrun set up."""
         if not torch_distributed.is_initialized():
             raise InvalidInput(
                 "expected an initialised process group; call torch.distributed.init_process_group('gloo') first"
@@ -83,11 +91,10 @@ class Peers:
 
     @contextmanager
     def together(self, doing: str, *, resumes: bool = False) -> Iterator[None]:
-        """What a rank does by itself in the block, every rank has done after it; or all of them raise.
+        """Run a part of the work on every rank; it succeeds on all of them, or raises on all of them.
 
-        The one that failed raises its own error, the others `Refused`, and nobody waits for a rank that is not
-        coming: one that resumes beside one that begins is found here, as both say which they do. What the block
-        computed is not released.
+        The rank that failed raises its own error, the others `Refused`, so that none waits for a rank that is
+        not coming. A rank that resumes beside one that begins is found here, as both say which they do.
         """
         failure: Exception | None = None
         try:
@@ -124,7 +131,7 @@ class Peers:
                 )
 
     def gather(self, rows: Bytes) -> list[Bytes]:
-        """The rows (n, width) of every rank, in the order of ranks; each may have another n."""
+        """Return the rows (n, width) of every rank, in the order of ranks; each may have another n."""
         if not self.several:
             return [rows]
         counts = torch.zeros(self.count, dtype=torch.int64)
@@ -137,13 +144,13 @@ class Peers:
         return [part[:own].numpy() for part, own in zip(parts, counts.tolist(), strict=True)]
 
     def share_key(self, sampler: Sampler) -> bytes:
-        """A fresh key of rank 0, the same on every rank, that never leaves the group."""
+        """Return a fresh key of rank 0, the same on every rank, that never leaves the group."""
         key = torch.from_numpy(sampler.integers(256, _KEY_BYTES).astype(np.uint8))
         self._from_first(key)
         return key.numpy().tobytes()
 
     def share_bytes(self, content: bytes) -> bytes:
-        """What rank 0 gives, on every rank."""
+        """Return on every rank the bytes that rank 0 gives."""
         if not self.several:
             return content
         length = torch.tensor(len(content))
@@ -156,7 +163,7 @@ class Peers:
 
     @torch.no_grad()
     def share_weights(self, tensors: Iterable[Tensor]) -> None:
-        """Put what rank 0 holds into the tensors of all ranks, which must have the same shapes."""
+        """Copy the tensors of rank 0 to those of all ranks, which must have the same shapes."""
         if not self.several:
             return
         for tensor in tensors:
@@ -167,9 +174,9 @@ class Peers:
     # Releasing
 
     def release(
-        self, sums: StepSum, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
+        self, sums: NoisySum, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
     ) -> dict[str, Tensor]:
-        """The noised sum over all ranks, the same on each; rank 0 adds its noise before anything is sent."""
+        """Return the noised sum over all ranks; rank 0 adds its noise before anything is sent."""
         if self.through is not None:
             total = sums.total(mechanism)
             total[:] = self.through.add_up(
@@ -185,7 +192,7 @@ class Peers:
         return sums.take(mechanism, divisor=divisor)
 
     def release_count(self, count: float, mechanism: Gaussian, sampler: Sampler) -> float:
-        """A noisy count over all ranks."""
+        """Return a noisy count over all ranks."""
         whole = torch.tensor(round(2 * count))  # counts shifted by ½ a unit: whole when doubled
         self._add_up(whole)
         noisy = torch.tensor(0.0, dtype=torch.float64)
@@ -198,7 +205,7 @@ class Peers:
     def reserve(
         self, ledger: Ledger | None, event: DpEvent, *, held: Reservation | None = None, **terms: Any
     ) -> Reservation | None:
-        """Rank 0 reserves in its ledger, or goes on under what it holds; a refusal there stops every rank."""
+        """Reserve in the ledger of rank 0, or go on under `held`; a refusal there stops every rank."""
         holders = torch.tensor(int(ledger is not None))
         self._add_up(holders)
         reservation = held
@@ -212,7 +219,7 @@ class Peers:
     # Talking
 
     def _said(self, word: int) -> list[int]:
-        """What every rank says, in the order of ranks."""
+        """Return the word of every rank, in the order of ranks."""
         if not self.several:
             return [word]
         words = torch.zeros(self.count, dtype=torch.int64)
@@ -230,3 +237,98 @@ class Peers:
 
 
 ALONE = Peers(rank=0, count=1)
+
+
+# Agreeing before the charge
+
+
+def share_out(peers: Peers, data: Any, units: npt.ArrayLike | None, *, key: bytes) -> Mask | None:
+    """Return the units that this rank alone works on; None for all of its data.
+
+    *Guarantees*: where all ranks hold the same data, the owner of a unit follows from a keyed hash of its id,
+    or of its row where rows have no ids, and from nothing else: no other unit that comes, goes or changes
+    places moves it. Equal rows are told apart by counting them. Sharded ranks share no id, or no row.
+    """
+    if not peers.several:
+        return None
+    with peers.together("to tell its units apart"):
+        found = row_digests(data, key) if units is None else name_digests(names_of(units), key)
+    if peers.sharded:
+        with peers.together("to find units of its own"):
+            _require_disjoint(peers.gather(np.unique(found, axis=0)))
+        return None
+    peers.require_same(
+        {"data": np.frombuffer(keyed(found.tobytes(), key), np.uint8)},
+        remedy="give every rank all of it, or say Peers.of_world(sharded=True) if each holds its own people",
+    )
+    return _owners(found, peers.count) == peers.rank
+
+
+def _require_disjoint(of_ranks: list[Bytes]) -> None:
+    """Refuse a digest that is there twice: each rank's own are told apart already."""
+    together = np.concatenate(of_ranks)
+    if len(np.unique(together, axis=0)) < len(together):
+        raise InvalidInput(
+            "expected ranks that share no unit with sharded=True, got the same id or row on two of them; give "
+            "each rank its own people, or leave sharded out and give all ranks the same data; people whose "
+            "rows are equal by chance are told apart with units=..."
+        )
+
+
+def _owners(digests: Bytes, ranks: int) -> npt.NDArray[np.int64]:
+    """Return the rank of each unit; the k-th of equal rows goes k ranks further."""
+    _, codes, counts = np.unique(digests, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(codes, kind="stable")
+    place = np.empty(len(digests), dtype=np.uint64)
+    place[order] = np.arange(len(digests)) - np.repeat(np.cumsum(counts) - counts, counts)
+    numbers = np.ascontiguousarray(digests[:, :8]).view(np.uint64)[:, 0] // np.uint64(2)
+    return ((numbers + place) % np.uint64(ranks)).astype(np.int64)
+
+
+def terms(trainer: PrivateTrainer, data: Any, units: npt.ArrayLike | None, views: object) -> dict[str, Bytes]:
+    """Return plan, model, optimizer, layout and the rest as digests; no value of a row is in any of them."""
+    optimizer = trainer.optimizer
+    columns = columns_of(data)
+    items = getattr(data, "dataset", data)  # of a DataLoader
+    found, structure = pytree.tree_flatten(columns if columns is not None else items[0] if len(items) else ())
+    leaves = [torch.as_tensor(leaf) for leaf in found]
+    tensors = [*trainer.model.named_parameters(), *trainer.model.named_buffers()]
+    facts: Mapping[str, Any] = {
+        "version": [torch.__version__, metadata.version("sfumato")],
+        "plan": trainer.plan.to_json(),
+        "model": [str(trainer.model), [(name, _form(value), value.requires_grad) for name, value in tensors]],
+        "optimizer": [
+            type(optimizer).__name__,
+            [
+                {name: str(value) for name, value in group.items() if name != "params"}
+                for group in optimizer.param_groups
+            ],
+            [_content(leaf) for leaf in pytree.tree_leaves(optimizer.state_dict()["state"])],
+        ],
+        "data layout": [
+            columns is None,
+            str(structure),
+            [_form(leaf if columns is None else leaf[:0]) for leaf in leaves],  # not how many rows there are
+            None if units is None else np.asarray(units).dtype.kind,
+            views is not None,
+        ],
+        "sharded": trainer.peers.sharded,
+        "privacy of the sampler": trainer.private,
+        "step to begin with": [trainer.steps_done, trainer.clip_norm],
+    }
+    return {name: digest(json.dumps(fact, sort_keys=True, default=str)) for name, fact in facts.items()}
+
+
+def digest(text: str) -> Bytes:
+    return np.frombuffer(keyed(text.encode()), np.uint8)
+
+
+def _content(leaf: Any) -> str:
+    """Return a digest of a part of the optimizer's state: steps by it move all ranks alike."""
+    if isinstance(leaf, Tensor):
+        return keyed(leaf.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hex()
+    return repr(leaf)
+
+
+def _form(tensor: Tensor) -> list[str]:
+    return [str(tuple(tensor.shape)), str(tensor.dtype)]

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import Sampler, SecretStream, fresh_seed, secret_torch_generator
 from sfumato.training.batch import Block
@@ -43,6 +44,7 @@ from sfumato.training.clip import (
     adding_error,
     chunk_errors,
     clipped,
+    joined,
     rounding,
     squared_norms,
 )
@@ -56,6 +58,7 @@ from sfumato.training.trace import Draw, Row, all_tensors, code_of, placed, trac
 _GRAIN = 32768  # elements from which torch shares out a loop
 _CHUNK_BYTES = 160 << 20  # that the rows of a chunk may hold
 _FORMED_BYTES = 512 << 20  # of gradients that are formed together
+_ROUNDED = POINTWISE - EXACT
 _JOINED = 4  # sums of blocks that are added in float32
 
 
@@ -67,31 +70,63 @@ class Compiled:
         run: The graph.
         parts: For each trainable parameter the uses that add up to its gradient.
         marked: Whether there is a mark of rows that met a value without a result.
+        module: The same, for an interpreter.
         loops: How many elements those loops run over that do not round every element alike.
         floats: How many numbers are held at a time, at most.
     """
 
-    run: Callable[..., tuple[Tensor, ...]]
+    module: fx.GraphModule
+    height: int
     parts: Mapping[str, Sequence[tuple[Use, slice]]]
     marked: bool
     loops: frozenset[int]
     floats: int
+    _found: list[bool] = field(default_factory=list)
 
-    def whole(self, threads: int) -> bool:
+    @property
+    def run(self) -> Callable[..., tuple[Tensor, ...]]:
+        return self.module.forward
+
+    def whole(self, values: Sequence[Tensor]) -> bool:
         """Whether whole vectors hold all that is not rounded alike by every loop.
 
         Torch's loops have other code for the elements that are left over, at the end and where a thread's share
-        ends: a row that comes to lie there would have other bits.
+        ends: a row that comes to lie there would have other bits. A loop runs along the rows where these lie
+        innermost in memory, which shows when the graph runs.
         """
-        return all(
-            size % REFERENCE_ROWS == 0 and _share(size, threads) % REFERENCE_ROWS == 0 for size in self.loops
-        )
+        threads = torch.get_num_threads()
+        sizes = [each for size in self.loops for each in (size, _share(size, threads))]
+        if any(size % REFERENCE_ROWS for size in sizes):
+            return False
+        return self.height % REFERENCE_ROWS == 0 or not self._along_rows(values)
+
+    def _along_rows(self, values: Sequence[Tensor]) -> bool:
+        """Whether such a loop runs along the rows; found out once, by the graph itself."""
+        if not self._found:
+            self._found.append(False)
+            _Strides(self).run(*values)
+        return self._found[0]
 
     def contributions(self, values: Sequence[Tensor]) -> dict[str, list[Contribution]]:
         return {
             name: [use.contribution(*values[place]) for use, place in parts]
             for name, parts in self.parts.items()
         }
+
+
+class _Strides(fx.Interpreter):
+    """Runs a graph, and looks at where rows lie in memory."""
+
+    def __init__(self, graph: Compiled) -> None:
+        super().__init__(graph.module)
+        self.block = graph
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        result, height = super().call_function(target, args, kwargs), self.block.height
+        if target in POINTWISE and result.shape[:1] == (height,) and result.numel() > height:
+            strides = [step for size, step in zip(result.shape, result.stride(), strict=True) if size > 1]
+            self.block._found[0] |= result.stride(0) < max(strides)
+        return result
 
 
 def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
@@ -103,7 +138,7 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
         outputs.append(block.rows(bad))
     parts: dict[str, list[tuple[Use, slice]]] = {}
     for name, gradient in zip(row.trainable, gradients, strict=True):
-        for use in [] if gradient is None else uses(gradient):
+        for use in [] if gradient is None else uses(gradient, block.private):
             operands = use.operands(block)
             parts.setdefault(name, []).append((use, slice(len(outputs), len(outputs) + len(operands))))
             outputs += operands
@@ -111,14 +146,16 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
     block.graph.eliminate_dead_code()
     placed(block.graph, device)
     module = fx.GraphModule(row.graph, block.graph).to(device)
-    rounding = POINTWISE - EXACT
     loops = frozenset(
         math.prod(node.meta["shape"]) for node in block.graph.nodes
-        if node.target in rounding and node.meta["shape"][:1] == (height,)
+        if _is_rounded(node) and node.meta["shape"][:1] == (height,)
     )  # fmt: skip
-    if loops:
-        loops |= {height}  # of a loop along the rows, where these lie innermost in memory
-    return Compiled(module.forward, parts, bad is not None, loops, _floats(block.graph, len(row.weights)))
+    return Compiled(module, height, parts, bad is not None, loops, _floats(block.graph, len(row.weights)))
+
+
+def _is_rounded(node: Any) -> bool:
+    """Whether loops may round elements after the last whole vector otherwise."""
+    return node.target in _ROUNDED or (node.target in POINTWISE and node.meta["dtype"].is_complex)
 
 
 def _floats(graph: fx.Graph, weights: int) -> int:
@@ -153,7 +190,7 @@ class Engine:
         loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
         example: Inputs and targets of one public row, (1, …).
         views: K random views of each row.
-        public: Tensors that the code may bring along though they are large: nobody's data.
+        public: Tensors that the code may bring along though they are large: public data.
         data: The private rows, to tell whether code brings a part of them along; nothing is read.
 
     >>> from sfumato.training import Flat, cross_entropy
@@ -179,11 +216,13 @@ class Engine:
         _check_tensors(model)
         check_model(model)
         like = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
-        here = model if self.device == CPU else copy.deepcopy(model).cpu()  # graphs know no device
+        self._like = moved(like, CPU)
         with plain_float32(), _explained(model, *like):
-            self.row = trace(here, loss_fn, *moved(like, CPU), views=views)
+            here = self._on_cpu()
+            self.row = trace(here, loss_fn, *self._like, views=views)
             check_constants(self.row, model, public, data)
-            check_code(self.row, here, loss_fn, moved(like, CPU), views)
+            check_code(self.row, here, loss_fn, self._like, views)
+        self._places = _places(model)
         self._graphs: dict[int, Compiled] = {}
         self._pool = [leaf for leaf in pytree.tree_leaves(random_rows(like, POOL)) if isinstance(leaf, Tensor)]
         self._pool = moved(self._pool, self.device)
@@ -206,7 +245,7 @@ class Engine:
         """The clipped sum of a chunk of rows.
 
         *Guarantees*: every unit adds at most its clipping bound in norm; one that does not count adds exactly
-        zero; others have the same bits whatever it is.
+        zero; the others have the same bits with and without it.
 
         Args:
             inputs: (rows, …).
@@ -217,7 +256,7 @@ class Engine:
             sampler: Where dropout and the like draw from; a secret stream of its own by default.
 
         Returns:
-            The sums, and what is known about each unit; private.
+            The sums, norms and coefficients; private.
         """
         rows = [
             leaf.as_subclass(Tensor).to(self.device)
@@ -272,7 +311,7 @@ class Engine:
         graph = self.graph(len(rows[0]))
         tensors = self._weights()
         draws = [self._draw(draw, len(rows[0])) for draw in self.row.draws]
-        values = graph.run(*self._in_order(), *rows, *draws)
+        values = graph.run(*[tensors[name] for name in self.row.weights], *rows, *draws)
         found = graph.contributions(values)
         for part, some in self._parts(height, len(rows[0]) // height):
             if part.start >= units:
@@ -316,9 +355,10 @@ class Engine:
         """
         parts = [
             rounding(used, 2, units=units, rows_per_unit=rows_per_unit)
-            for used in self._of_public_rows.values()
+            for used in joined(self._of_public_rows, [self.row.trainable]).values()
         ]
-        return sum(chunk_errors(parts, units)) + adding_error(len(parts)) + _joining_error(units)
+        count = len(self._of_public_rows)
+        return sum(chunk_errors(parts, units)) + adding_error(count) + _joining_error(units)
 
     @cached_property
     def floats_per_row(self) -> int:
@@ -347,20 +387,24 @@ class Engine:
         """A sentence for each tensor that the traced code brought along."""
         found = [(tuple(value.shape), os.path.basename(where)) for value, where in self.row.constants.values()]
         return [
-            f"a tensor of shape {shape} in the code at {where or 'a module of torch'} was taken as public"
+            Code.PUBLIC_CONSTANT(shape=str(shape), place=where or "a module of torch")
             for shape, where in found
             if math.prod(shape) > 1
         ]
 
     @property
     def digest(self) -> str:
-        """Tells the graph and its constants from others, by code and values, not by places of files."""
-        found = hashlib.blake2b(str(self.row.graph.graph).encode())
-        for constant in self.row.constants.values():
-            found.update(
-                constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            )
-        return found.hexdigest()
+        """Digest of the graph and its constants, by code and values, not by places of files."""
+        return _digest(self.row)
+
+    def digest_now(self) -> str:
+        """Return the digest of a fresh trace; another one: the code reads values that have changed."""
+        with plain_float32(), _explained(self.model, *self._like):
+            return _digest(trace(self._on_cpu(), self.loss_fn, *self._like, views=self.views))
+
+    def _on_cpu(self) -> nn.Module:
+        """Return the model, or a copy on the CPU: graphs know no device."""
+        return self.model if self.device == CPU else copy.deepcopy(self.model).cpu()
 
     def prepare(self, expected: float, *, spread: float = 0.0) -> None:
         """Try the blocks of as many units of one row as are expected, `spread` more and fewer included."""
@@ -401,19 +445,20 @@ class Engine:
     @property
     def _stamp(self) -> list[int]:
         """Tells the weights of one moment from those of another."""
-        return [self._trial, *(parameter._version for parameter in self.model.parameters())]
+        return [self._trial, *(held[key]._version for _, held, key in self._places)]
 
     def _bits(self, numbers: Sequence[int], span: int) -> Iterator[Tensor] | None:
         """All that public units come to in a block, one entry for each; None where loops have ends inside."""
         height, graph = len(numbers), self.graph(len(numbers) * span)
-        if not self._heights.few_rows(span) and not graph.whole(torch.get_num_threads()):
-            return None
         chosen = torch.as_tensor([(unit + row) % POOL for unit in numbers for row in range(span)])
-        values = graph.run(
+        given = [
             *self._in_order(),
             *[leaf[chosen] for leaf in self._pool],
             *moved(constant_draws(self.row, len(chosen)), self.device),
-        )
+        ]
+        if not self._heights.few_rows(span) and not graph.whole(given):
+            return None
+        values = graph.run(*given)
         if height not in self._compared:
             self._compared.add(height)
             self._compare(graph, values, chosen)
@@ -422,13 +467,14 @@ class Engine:
     def _entries(self, graph: Compiled, values: Sequence[Tensor], height: int) -> Iterator[Tensor]:
         yield from (value.reshape(height, -1) for value in values)
         parts = list(self._parts(height, len(values[0]) // height))
-        for name, used in graph.contributions(values).items():
+        together = joined(graph.contributions(values), [self.row.trainable])
+        for key, used in together.items():
             found: list[list[Tensor]] = []
             for part, rows in parts:
                 units = part.stop - part.start
                 with self._workspace.lend():
                     formed = term([cut(each, rows) for each in used], units)
-                    columns = squared_norms({name: formed}, [[name]], [1.0], torch.zeros(units))
+                    columns = squared_norms({key: formed}, [[key]], [1.0], torch.zeros(units))
                     kept = formed.gradients if isinstance(formed, Materialised) else columns[0]
                     found.append([*map(torch.clone, columns), torch.tensor(digests(kept))])
             yield from (torch.cat(column) for column in zip(*found, strict=True))
@@ -440,7 +486,7 @@ class Engine:
         zero, tensors = torch.zeros(1, dtype=torch.int64), self._weights()
         with self._workspace.lend():
             formed = {
-                name: term(used, len(chosen)).gradient(zero)[0]
+                name: term([cut(each, slice(1)) for each in used], 1).gradient(zero)[0]
                 for name, used in graph.contributions(values).items()
             }
             found = torch.cat(
@@ -448,8 +494,8 @@ class Engine:
             ).cpu()
         if not near(values[0][:1].cpu(), losses) or not near(found, expected):
             raise UnsupportedModel(
-                f"expected a block of {len(chosen)} rows to compute what the graph of one row does, got other "
-                f"numbers, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
+                f"expected a block of {len(chosen)} rows to compute the numbers of the graph of one row, got "
+                f"others, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
             )
 
     def _in_order(self) -> list[Tensor]:
@@ -458,7 +504,7 @@ class Engine:
         return [tensors[name] for name in self.row.weights]
 
     def _weights(self) -> dict[str, Tensor]:
-        return {name: tensor.detach() for name, tensor in all_tensors(self.model).items()}
+        return {name: held[key].detach() for name, held, key in self._places}
 
     def _draw(self, draw: Draw, rows: int) -> Tensor:
         make = torch.rand if draw.kind == "uniform" else torch.randn
@@ -468,9 +514,19 @@ class Engine:
     def _nothing(self, clipping: Clipping) -> ChunkResult:
         tensors = all_tensors(self.model)
         none = torch.zeros(0, len(clipping.layers(self.row.trainable)))
-        nobody = torch.zeros(0, dtype=torch.bool)
         zeros = {name: torch.zeros_like(tensors[name], requires_grad=False) for name in self.row.trainable}
-        return ChunkResult(zeros, none, none, nobody, none.flatten(), 0.0, 0.0)
+        return ChunkResult(zeros, none, none, torch.zeros(0, dtype=torch.bool), none.flatten(), 0.0, 0.0)
+
+
+def _places(model: nn.Module) -> list[tuple[str, dict[str, Any], str]]:
+    """Where the modules hold their parameters and buffers, by name."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    found = []
+    for name in all_tensors(model):
+        prefix, _, key = name.rpartition(".")
+        module = modules[prefix]
+        found.append((name, module._parameters if key in module._parameters else module._buffers, key))
+    return found
 
 
 _kept: deque[tuple[list[Any], Engine]] = deque(maxlen=2)  # they keep models alive, so few are kept
@@ -511,6 +567,13 @@ def settings_for(
     ]
 
 
+def _digest(row: Row) -> str:
+    found = hashlib.blake2b(str(row.graph.graph).encode())
+    for constant in row.constants.values():
+        found.update(constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
 def _check_tensors(model: nn.Module) -> None:
     """Refuse tensors whose class runs code of its own, or that are not dense."""
     for name, tensor in all_tensors(model).items():
@@ -523,7 +586,7 @@ def _check_tensors(model: nn.Module) -> None:
 
 @contextmanager
 def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
-    """Says why code does not run on made-up rows, and what may be wrong with these."""
+    """Explain why code does not run on made-up rows, and the likely mistake."""
     remedy = other_number(model, inputs) or other_type(model, inputs) or other_targets(targets)
     try:
         yield
@@ -547,7 +610,7 @@ def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
 
 
 def _written_down(text: str) -> str:
-    """What torch says of a write to none of the inputs, in words."""
+    """Put torch's message about a write to a tensor outside into words."""
     before, found, _ = text.partition("false INTERNAL ASSERT")
     return (
         before + "a write to a tensor outside of the model; compute new values, and keep no state"
@@ -587,7 +650,7 @@ def _strata(units: Tensor) -> list[_Stratum]:
 
 
 def _joined(parts: Iterator[ChunkResult]) -> ChunkResult:
-    """What blocks add up to: a few sums in float32, and these in float64."""
+    """Add up blocks: a few sums in float32, and these in float64."""
     seen: list[ChunkResult] = []
     sums: dict[str, Tensor] = {}  # of the last few
     totals: dict[str, Tensor] = {}  # of those before
@@ -650,7 +713,7 @@ def clipped_gradient_sum(
 ) -> dict[str, Tensor]:
     """Σ over units of clip(Σ over the unit's rows of ∇loss), for every trainable parameter by name.
 
-    *Guarantees*: every unit adds at most its clipping bound in norm, whoever else is there; rows whose loss or
+    *Guarantees*: every unit adds at most its clipping bound in norm, in any company; rows whose loss or
     gradient is not finite add zero; model, loss and views see tensors without values and made-up rows only.
 
     Args:
@@ -703,11 +766,11 @@ def clip_chunk(
     """One physical chunk: clipped sums, norms, coefficients, and a bound η of the rounding error.
 
     Rows are worked on in blocks of public heights, padded with public rows (see `blocks`), so that a unit's
-    gradient and coefficient are the same bits whoever else is in the chunk.
+    gradient and coefficient are the same bits in any company.
 
     *Clipping and float32.* The coefficient of a unit uses an upper bound of its norm, rounding included: a
     Gram norm gets the slack κu·S², S = Σₚ ‖aₚ‖‖gₚ‖; where that slack is not small (the output gradients
-    cancel, or squares overflow) the gradient itself is formed and its norm taken in float64. What remains is
+    cancel, or squares overflow) the gradient itself is formed and its norm taken in float64. There remains
     the rounding of the sum over the chunk, bounded by η (see `Engine.rounding_bound`), so that adding or
     removing one unit moves the computed sums by at most sensitivity · (1 + η).
 
@@ -721,7 +784,7 @@ def clip_chunk(
         views: `views(inputs)` returns K views of each row, (rows, K, …), whose gradients are averaged.
 
     Returns:
-        The sums, and what is known about each unit; private.
+        The sums, norms and coefficients; private.
 
     >>> rows = torch.tensor([[3.0, 4.0]])
     >>> result = clip_chunk(nn.Linear(2, 1), lambda out, _: out[:, 0], rows, torch.zeros(1), Flat(norm=1.0))

@@ -14,8 +14,7 @@ from torch import nn
 from sfumato import randomness
 from sfumato.training.losses import Views, cross_entropy
 from sfumato.training.optimization import Optimization
-from sfumato.training.ownership import RECORD
-from sfumato.training.plan import TrainingPlan
+from sfumato.training.plan import RECORD, TrainingPlan
 from sfumato.training.trainer import PrivateTrainer
 
 
@@ -44,7 +43,7 @@ def estimate(
 
     Args:
         model: The model.
-        plan: What will be done.
+        plan: The plan.
         shape: The shape of one row.
         classes: How many classes there are.
         views: K random views of each row.

@@ -2,7 +2,7 @@
 
 A gradient is followed back through additions, transposes and views to the matrix products, convolutions and
 look-ups that formed it. Their operands give each row's norm and the clipped sum without the gradient itself
-(`terms`). Whatever is no such product is formed for each row. No rule knows a module.
+(`terms`). Any other gradient is formed for each row. No rule knows a module.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
@@ -47,14 +46,33 @@ class Kernel:
 
     gradients: fx.Node
     inputs: fx.Node
-    settings: SimpleNamespace  # of the convolution, by the names that a module has
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
     shape: tuple[int, ...]
 
     def operands(self, block: Block) -> list[fx.Node]:
         return [block.merged(self.gradients), block.merged(self.inputs)]
 
     def contribution(self, gradients: Tensor, inputs: Tensor) -> Contribution:
-        return convolution(self.settings, inputs, gradients)["weight"]
+        """∂W = Σₚ gₚ patchₚᵀ over the output positions p."""
+        axes = [
+            _axis(inputs.shape[dim + 2], gradients.shape[dim + 2], self.shape[dim + 2], *settings)
+            for dim, settings in enumerate(zip(self.stride, self.dilation, self.padding, strict=True))
+        ]
+        lines = _lines_abreast(axes, self.shape[1], self.groups)
+        fold = Fold(
+            self.shape,
+            kernel=tuple(axis.taps for axis in axes),
+            offset=tuple(axis.first for axis in axes),
+            abreast=lines,
+        )
+        padded = _abreast(inputs, axes, lines) if lines > 1 else _padded(inputs, axes)
+        if lines > 1:
+            axes = [replace(axes[0], stride=1, taps=axes[0].taps // lines), axes[1]]
+        apart = gradients.movedim(1, -1).reshape(len(inputs), -1, self.groups, self.shape[0] // self.groups)
+        return Factors(_windows(padded, axes, self.groups), apart.transpose(1, 2), fold)
 
 
 @dataclass(frozen=True)
@@ -100,9 +118,11 @@ class Formed:
 Use: TypeAlias = Product | Kernel | Entries | Formed
 
 
-def uses(gradient: Any) -> list[Use]:
-    """The products that add up to a gradient; the gradient itself if a part of it is none."""
+def uses(gradient: Any, private: set[fx.Node]) -> list[Use]:
+    """The products of a row's own values that add up to a matrix; any other gradient as it is."""
     shape = tuple(gradient.meta["val"].shape)
+    if len(_plain(gradient)) < 2:
+        return [Formed(gradient)]
     found: list[Use] = []
     ways: list[tuple[Any, bool]] = [(gradient, False)]
     while ways:
@@ -111,7 +131,7 @@ def uses(gradient: Any) -> list[Use]:
             ways += [(arg, turned) for arg in node.args]
             continue
         use = _use(node, shape, turned)
-        if use is None:
+        if use is None or (isinstance(use, Product) and not {use.gradients, use.inputs} <= private):
             return [Formed(gradient)]
         found.append(use)
     return found
@@ -193,34 +213,12 @@ def _kernel(node: Any, shape: tuple[int, ...]) -> Kernel | None:
     g, x = (inputs, gradient) if turned else (gradient, inputs)
     dims = len(shape) - 2
     stride, padding, dilation = (tuple(each) * (dims // len(each)) for each in (stride, padding, dilation))
-    settings = SimpleNamespace(
-        kernel_size=shape[2:], stride=stride, padding=padding, dilation=dilation,
-        groups=groups, padding_mode="zeros", out_channels=shape[0], in_channels=shape[1] * groups,
-        weight=SimpleNamespace(shape=shape),
-    )  # fmt: skip
-    return Kernel(g, x, settings, shape)
+    return Kernel(g, x, stride, padding, dilation, groups, shape)
 
+
+# Convolutions in one, two and three dimensions: a linear layer on patches
 
 _LONG_RUN = 16  # values; copying longer runs gains nothing from lines laid side by side
-
-
-def convolution(module: SimpleNamespace, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
-    """∂W = Σₚ gₚ patchₚᵀ, ∂b = Σₚ gₚ over the output positions p."""
-    rows, groups = inputs.shape[0], module.groups
-    gradients = gradient.movedim(1, -1).reshape(rows, -1, groups, module.out_channels // groups)
-    axes = [_axis(module, inputs, gradient, dim) for dim in range(inputs.dim() - 2)]
-    lines = _lines_abreast(module, axes)
-    fold = Fold(
-        tuple(module.weight.shape),
-        kernel=tuple(axis.taps for axis in axes),
-        offset=tuple(axis.first for axis in axes),
-        abreast=lines,
-    )
-    padded = _abreast(inputs, axes, lines) if lines > 1 else _padded(module, inputs, axes)
-    if lines > 1:
-        axes = [replace(axes[0], stride=1, taps=axes[0].taps // lines), axes[1]]
-    weight = Factors(_windows(padded, axes, groups), gradients.transpose(1, 2), fold)
-    return {"weight": weight, "bias": Rows(gradients.sum(1).flatten(1))}
 
 
 @dataclass(frozen=True)
@@ -236,18 +234,10 @@ class _Axis:
     after: int
 
 
-def _axis(module: SimpleNamespace, inputs: Tensor, gradient: Tensor, dim: int) -> _Axis:
-    sizes = inputs.shape[dim + 2], gradient.shape[dim + 2]
-    taps = module.kernel_size[dim], module.stride[dim], module.dilation[dim]
-    return _axis_of(*sizes, *taps, _padding(module, dim)[0], module.padding_mode == "zeros")
-
-
 @lru_cache(maxsize=1024)
-def _axis_of(size: int, outputs: int, kernel: int, stride: int, dilation: int, left: int, zeros: bool) -> _Axis:
-    first, last = 0, kernel - 1
-    if zeros:  # taps that only ever see zeros have no gradient
-        met = [t for t in range(kernel) if _meets_data(t * dilation - left, stride, outputs, size)]
-        first, last = (met[0], met[-1]) if met else (0, 0)
+def _axis(size: int, outputs: int, kernel: int, stride: int, dilation: int, left: int) -> _Axis:
+    met = [t for t in range(kernel) if _meets_data(t * dilation - left, stride, outputs, size)]
+    first, last = (met[0], met[-1]) if met else (0, 0)  # taps that only ever see zeros have no gradient
     start, end = first * dilation - left, (outputs - 1) * stride + last * dilation - left + 1
     return _Axis(outputs, stride, dilation, first, last - first + 1, before=-start, after=end - size)
 
@@ -258,21 +248,8 @@ def _meets_data(start: int, stride: int, outputs: int, size: int) -> bool:
     return skipped < outputs and start + skipped * stride < size
 
 
-def _padding(module: SimpleNamespace, dim: int) -> tuple[int, int]:
-    if module.padding == "same":
-        total = module.dilation[dim] * (module.kernel_size[dim] - 1)
-        return total // 2, total - total // 2
-    if module.padding == "valid":
-        return 0, 0
-    each = int(module.padding[dim])
-    return each, each
-
-
-def _padded(module: SimpleNamespace, inputs: Tensor, axes: list[_Axis]) -> Tensor:
-    """Channels last, padded (or cropped) to what the taps see: (rows, *space, channels)."""
-    if module.padding_mode != "zeros":
-        amounts = [amount for dim in reversed(range(len(axes))) for amount in _padding(module, dim)]
-        return F.pad(inputs, amounts, mode=module.padding_mode).movedim(1, -1)
+def _padded(inputs: Tensor, axes: list[_Axis]) -> Tensor:
+    """Channels last, padded (or cropped) to the extent of the taps: (rows, *space, channels)."""
     seen = _cropped(inputs, axes)
     amounts = [max(0, amount) for axis in reversed(axes) for amount in (axis.before, axis.after)]
     return F.pad(seen, [0, 0, *amounts]) if any(amounts) else seen
@@ -287,16 +264,16 @@ def _cropped(inputs: Tensor, axes: list[_Axis]) -> Tensor:
     return seen
 
 
-def _lines_abreast(module: SimpleNamespace, axes: list[_Axis]) -> int:
+def _lines_abreast(axes: list[_Axis], channels: int, groups: int) -> int:
     """How many lines of an image to lay side by side before windows are copied.
 
     Copying costs by the run of neighbouring values. Where the kernel is a whole number of vertical strides
     high, that many lines always go together: 8×8 taps at stride 2 are four runs of 16 instead of eight of 8.
     """
-    if module.groups > 1 or len(axes) != 2 or module.padding_mode != "zeros":
+    if groups > 1 or len(axes) != 2:
         return 1
     lines, run = axes
-    short = run.taps * module.in_channels < _LONG_RUN and lines.dilation == run.dilation == 1
+    short = run.taps * channels < _LONG_RUN and lines.dilation == run.dilation == 1
     return lines.stride if short and lines.taps % lines.stride == 0 else 1
 
 

@@ -1,7 +1,7 @@
 """Accuracy on private records that were kept out of training: two noisy counts, charged like any release.
 
-Most people have no public data like their own to measure on. `keep_out` sets some records aside; `accuracy`
-says how many of them a model gets right, at a price. `keep_some` trains on fewer records, by the same coins.
+`keep_out` sets some records aside, by secret coins; `HeldOut.accuracy` measures a model on them, at a price;
+`EarlyStopping` does so after each epoch. `keep_some` trains on fewer records, by the same coins.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import numpy.typing as npt
 from torch import nn
 
 from sfumato import _validate
-from sfumato.accounting import DpEvent, Relation
+from sfumato.accounting import DpEvent, Relation, compose, repeat
 from sfumato.datasets import Chosen, Dataset
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.runs import EpochReport
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answering
-from sfumato.training.arguments import check_ledger
-from sfumato.training.sources import chosen_by, columns_of
+from sfumato.training.data import chosen_by, columns_of
+from sfumato.training.plan import RECORD
 
 PURPOSE = "accuracy on records kept out"
 _KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
@@ -46,10 +47,10 @@ class NoisyAccuracy:
 
     Attributes:
         accuracy: The share of right answers, from noisy counts.
-        low: Lower end of its 95% interval, for people like these: noise and the luck of who was kept out
-            included.
+        low: Lower end of its 95% interval, for people like these: it covers the noise and the random choice
+            of the records kept out.
         high: Upper end of it.
-        epsilon: What measuring cost.
+        epsilon: The ε of the measurement.
         certificate: The certificate of this release.
     """
 
@@ -71,11 +72,7 @@ class NoisyAccuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Private records that no training has seen.
-
-    Attributes:
-        rows: The records; private.
-    """
+    """Private records that no training has seen."""
 
     rows: Dataset
 
@@ -89,33 +86,26 @@ class HeldOut:
         ledger: Ledger | None = None,
         sampler: Sampler | None = None,
     ) -> NoisyAccuracy:
-        """How much the model gets right, charged to `ledger` before a record is looked at.
+        """Measure the share of right answers, charged to `ledger` before a record is looked at.
 
         *Guarantees*: released are the counts of right and of wrong answers with discrete Laplace noise of scale
         1/ε. A record is in one count only, and adding or removing it moves that count by one: ε-differential
         privacy. Under another `relation`, where a record may go from one count to the other, the scale is 2/ε.
-        What training cost is added to it, although no record is in both: simple, and never too low.
+        The cost of training is added to it, although no record is in both: simple, and never too low.
         Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
         """
-        everyone = np.zeros(len(self.rows), dtype=np.int64)
-        found = self._measured(
-            model,
-            everyone,
-            ("all",),
-            purpose=PURPOSE,
-            relation=relation,
-            epsilon=epsilon,
-            delta=delta,
-            ledger=ledger,
-            sampler=sampler,
-        )
+        whole = np.zeros(len(self.rows), dtype=np.int64)
+        terms: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "relation": relation,
+            "ledger": ledger,
+            "sampler": sampler,
+        }
+        found = self._measured(model, whole, ("all",), purpose=PURPOSE, **terms)
         low, high = found.interval["all"]
         return NoisyAccuracy(
-            accuracy=found.accuracy["all"],
-            low=low,
-            high=high,
-            epsilon=epsilon,
-            certificate=found.certificate,
+            accuracy=found.accuracy["all"], low=low, high=high, epsilon=epsilon, certificate=found.certificate
         )
 
     def accuracy_by_class(
@@ -127,7 +117,7 @@ class HeldOut:
         ledger: Ledger | None = None,
         sampler: Sampler | None = None,
     ) -> NoisyGroups:
-        """The same for each declared class: of its records, how many the model gets right.
+        """Measure the share of right answers in each declared class.
 
         A record is in one count of one class only, so that all classes together cost ε once.
         """
@@ -158,7 +148,7 @@ class HeldOut:
         ledger: Ledger | None = None,
         sampler: Sampler | None = None,
     ) -> NoisyGroups:
-        """The same for each declared subgroup: `groups[n]` is the place in `names` of the group of record n.
+        """Measure each declared subgroup: `groups[n]` is the place in `names` of the group of record n.
 
         `groups` is made from `rows`, whose records are those that were kept out. `names` must be declared, not
         read off the records; a record of another group counts nowhere.
@@ -195,8 +185,8 @@ class HeldOut:
             raise InvalidInput(f"expected names that are all different, got names={tuple(names)!r}")
         check_ledger(ledger)
         sampler = SecretStream() if sampler is None else sampler
-        mechanism = _counting(epsilon, relation)
-        inputs, ask = self.rows.tensors()[0], answering(model)  # whatever refuses does so before the charge
+        mechanism = noisy_counts(epsilon, relation)
+        inputs, ask = self.rows.tensors()[0], answering(model)  # these may refuse, before the charge
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
             mechanism.event(),
             purpose=purpose,
@@ -206,13 +196,11 @@ class HeldOut:
             caveats=self.rows.chosen.caveats_with(sampler),
         )
         right = ask(inputs) == self.rows.targets
-        counts = np.array([_counts(right[groups == number]) for number in range(len(names))])
-        noisy = mechanism.release(counts.reshape(-1), sampler).reshape(-1, 2).clip(0)
-        slack = _noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4)
-        pairs = {name: (int(right), int(wrong)) for name, (right, wrong) in zip(names, noisy, strict=True)}
+        found = noisy_shares([right[groups == number] for number in range(len(names))], mechanism, sampler)
+        shares = dict(zip(names, found, strict=True))
         return NoisyGroups(
-            accuracy={name: right / max(1, right + wrong) for name, (right, wrong) in pairs.items()},
-            interval={name: _interval(*pair, slack=slack) for name, pair in pairs.items()},
+            accuracy={name: share for name, (share, _, _) in shares.items()},
+            interval={name: (low, high) for name, (_, low, high) in shares.items()},
             epsilon=epsilon,
             certificate=certificate,
         )
@@ -226,27 +214,27 @@ def share_of(
     epsilon: float,
     certificate: Certificate,
 ) -> NoisyAccuracy:
-    """The noised share of right answers among records of which each adds to one of two counts; it is paid for.
+    """Return the noised share of right answers among records of which each adds to one of two counts.
 
     Args:
         right: (records,) whether the answer to each is right.
-        mechanism: What adds noise to the counts.
+        mechanism: The noise of the counts.
         sampler: The secret stream.
-        epsilon: What it cost.
-        certificate: Of this release.
-
-    Returns:
-        The share and its interval.
+        epsilon: The ε of the release, which is paid for.
+        certificate: The certificate of the release.
     """
-    correct, wrong = mechanism.release(np.array(_counts(right)), sampler).clip(0).tolist()
-    low, high = _interval(correct, wrong, slack=_noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4))
-    share = correct / max(1, correct + wrong)
+    ((share, low, high),) = noisy_shares([right], mechanism, sampler)
     return NoisyAccuracy(accuracy=share, low=low, high=high, epsilon=epsilon, certificate=certificate)
 
 
-def _counts(right: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Right and wrong answers among some records."""
-    return int(right.sum()), int((~right).sum())
+def noisy_shares(
+    groups: Sequence[npt.NDArray[np.bool_]], mechanism: DiscreteLaplace, sampler: Sampler
+) -> list[tuple[float, float, float]]:
+    """Return the noised share of right answers in each group, and the ends of its interval."""
+    counts = np.array([(right.sum(), (~right).sum()) for right in groups], dtype=np.int64)
+    slack = _noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4)
+    pairs = mechanism.release(counts.reshape(-1), sampler).reshape(-1, 2).clip(0).tolist()
+    return [(right / max(1, right + wrong), *_interval(right, wrong, slack=slack)) for right, wrong in pairs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +244,7 @@ class NoisyGroups:
     Attributes:
         accuracy: The share of right answers in each group, from noisy counts.
         interval: Lower and upper end of each group's interval, each 95% by itself.
-        epsilon: What measuring all groups cost.
+        epsilon: The ε of measuring all groups.
         certificate: The certificate of this release.
     """
 
@@ -275,12 +263,12 @@ class NoisyGroups:
 
 
 def price(epsilon: float, relation: Relation = Relation.ADD_REMOVE) -> DpEvent:
-    """The event of one `accuracy` at ε."""
-    return _counting(epsilon, relation).event()
+    """Return the event of one `accuracy` at ε."""
+    return noisy_counts(epsilon, relation).event()
 
 
-def _counting(epsilon: float, relation: Relation) -> DiscreteLaplace:
-    """A record that comes or goes moves one of two counts by one, and one that changes may move both."""
+def noisy_counts(epsilon: float, relation: Relation = Relation.ADD_REMOVE) -> DiscreteLaplace:
+    """Return the noise of two counts: a record that comes or goes moves one, one that changes may move both."""
     return DiscreteLaplace.calibrated(sensitivity=1 if relation is Relation.ADD_REMOVE else 2, epsilon=epsilon)
 
 
@@ -292,7 +280,7 @@ def keep_out(
     folder: RunFolder | None = None,
     sampler: Sampler | None = None,
 ) -> tuple[Dataset, HeldOut]:
-    """The records to train on, and those kept out: each with chance `share`, by a secret coin of its own.
+    """Split the records into those to train on and those kept out, each by a secret coin with chance `share`.
 
     Coins depend on no data, so that a record that comes or goes moves no other.
 
@@ -303,8 +291,8 @@ def keep_out(
         public_size: The number of records that may be known in public. A Dataset declares it.
         folder: The run folder that keeps the coins, so that an interrupted run goes on with the same
             records.
-        sampler: The secret stream. A seeded one is for tests: whatever is released of the records then says
-            that it is not private, as long as they are handed on as a Dataset.
+        sampler: The secret stream. A seeded one is for tests: releases from the records then say that they are
+            not private, as long as they are handed on as a Dataset.
 
     Returns:
         The records to train on, and those kept out.
@@ -324,7 +312,6 @@ def keep_out(
 
 
 def _declared(data: Any, public_size: int | None) -> Dataset:
-    """The records as a Dataset."""
     if isinstance(data, Dataset):
         if public_size not in (None, data.public_size):
             raise InvalidInput(
@@ -347,7 +334,7 @@ def _declared(data: Any, public_size: int | None) -> Dataset:
 
 
 def size_without(share: float, size: int) -> int:
-    """The declared size of what is trained on when `share` of `size` records is kept out."""
+    """Return the declared size of the training records when `share` of `size` records is kept out."""
     if not 0 < _validate.probability("share", share) < 1:
         raise InvalidInput(f"expected a share between 0 and 1, got share={share}; 0.1 keeps out a tenth")
     return max(1, round((1 - share) * size))
@@ -356,7 +343,7 @@ def size_without(share: float, size: int) -> int:
 def keep_some(
     data: Dataset, count: int, *, folder: RunFolder | None = None, sampler: Sampler | None = None
 ) -> Dataset:
-    """About `count` of the records: each with chance `count` / declared size, by a secret coin of its own.
+    """Keep about `count` of the records: each with chance `count` / declared size, by a secret coin of its own.
 
     `count` becomes the declared size. Were the first `count` rows taken, a record that leaves would let another
     in, and neighbours would differ in two.
@@ -366,8 +353,8 @@ def keep_some(
         count: How many are kept on average.
         folder: The run folder that keeps the coins, so that an interrupted run goes on with the same
             records.
-        sampler: The secret stream. A seeded one is for tests: whatever is released of the records then says
-            that it is not private, as long as they are handed on as a Dataset.
+        sampler: The secret stream. A seeded one is for tests: releases from the records then say that they are
+            not private, as long as they are handed on as a Dataset.
 
     Returns:
         The records kept.
@@ -392,8 +379,8 @@ def keep_some(
 
 
 def _check_one_row_each(data: Dataset) -> None:
-    """A person whose rows are here and there would count twice."""
-    if data.unit != "record":
+    """Refuse units of several rows: a person whose rows are here and there would count twice."""
+    if data.unit != RECORD:
         raise InvalidInput(
             f"expected unit='record', of which each row has a coin of its own, got unit={data.unit!r}; choose "
             "among people before their rows become a data set"
@@ -403,7 +390,7 @@ def _check_one_row_each(data: Dataset) -> None:
 def _coins(
     data: Dataset, chance: float, place: Path | None, sampler: Sampler | None
 ) -> tuple[npt.NDArray[np.bool_], Dataset]:
-    """A coin for each record, and the data set whose parts say by whose draws they were chosen.
+    """Return a coin for each record, and the data set whose parts name the draws that chose them.
 
     Coins kept at `place`, if any, must be as many and of that chance.
     """
@@ -431,13 +418,13 @@ def _read_coins(place: Path, count: int, chance: float) -> tuple[npt.NDArray[np.
 
 
 def _noise_bound(scale: float, chance: float) -> int:
-    """The least t with P(|X| > t) ≤ chance for discrete Laplace X: 2aᵗ⁺¹ / (1 + a), a = exp(−1/scale)."""
+    """Return the least t with P(|X| > t) ≤ chance, discrete Laplace X: 2aᵗ⁺¹ / (1 + a), a = exp(−1/scale)."""
     a = math.exp(-1 / scale)
     return max(0, math.ceil(math.log(chance * (1 + a) / 2) / math.log(a)) - 1)
 
 
 def _interval(right: int, wrong: int, *, slack: int) -> tuple[float, float]:
-    """Of the accuracy, if both counts may be off by `slack` (with half the risk), by Clopper & Pearson 1934."""
+    """Return the interval of Clopper & Pearson (1934); both counts may be off by `slack` (half the risk)."""
     from scipy.stats import beta  # takes half a second, which most users need not wait for
 
     least, most = max(0, right - slack), right + slack
@@ -446,3 +433,69 @@ def _interval(right: int, wrong: int, *, slack: int) -> tuple[float, float]:
     low = 0.0 if least == 0 else float(beta.ppf(risk, least, many + 1))
     high = 1.0 if fewest == 0 else float(beta.ppf(1 - risk, most + 1, fewest))
     return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Measure accuracy on records kept out after each epoch, and stop when it has not risen for a while.
+
+    *Guarantees*: each measurement is a release of its own, charged before a record is looked at; how many there
+    can be at most is known beforehand, and a ledger without room for all of them refuses the run before it
+    starts. The stop depends on noised figures only. Steps that were not started cost nothing, but the price of
+    a run that was stopped is not that of a shorter plan: its certificate states prices that hold however the
+    stop was decided (the whole plan's, or a privacy filter's; Feldman & Zrnic 2021). No record is in training
+    and in the measurement; their prices are added all the same: the ε of the run is that of both.
+
+    Args:
+        held: The records kept out, from `keep_out`.
+        epsilon: The ε of one measurement, on top of training.
+        patience: How many epochs in a row may pass without a new best figure.
+        least_gain: By how much a figure must exceed the best so far. The noise of a count has a standard
+            deviation of about 1.4 / epsilon records.
+
+    >>> rows = Dataset(inputs=np.zeros((1000, 2), np.float32), targets=np.zeros(1000, np.int64), name="toy",
+    ...                visibility="private", public_size=1000)
+    >>> training, held = keep_out(rows, 0.2)
+    >>> EarlyStopping(held=held, epsilon=0.1).patience
+    2
+    """
+
+    held: HeldOut
+    epsilon: float
+    patience: int = 2
+    least_gain: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.instance("held", self.held, HeldOut, remedy="as in training, held = keep_out(rows, 0.1)")
+        _validate.positive("epsilon", self.epsilon)
+        _validate.integer("patience", self.patience, least=1)
+        _validate.non_negative("least_gain", self.least_gain)
+
+    def event(self, epochs: int, *, relation: Relation = Relation.ADD_REMOVE) -> DpEvent:
+        """Return the event of measuring after so many epochs."""
+        return repeat(price(self.epsilon, relation), epochs)
+
+    def is_over(self, history: Sequence[EpochReport]) -> bool:
+        """Whether the last `patience` figures did not exceed the best one before them."""
+        figures = [one.held_out_accuracy for one in history if one.held_out_accuracy is not None]
+        if len(figures) <= self.patience:
+            return False
+        before, since = figures[: -self.patience], figures[-self.patience :]
+        return max(since) <= max(before) + self.least_gain
+
+
+def measured_at_most(
+    history: Sequence[EpochReport], stopping: EarlyStopping | None, epochs: int, *, relation: Relation
+) -> tuple[DpEvent, DpEvent]:
+    """Return the event of the measurements so far, and of one more for each epoch that was not measured."""
+    prices = [report.held_out_epsilon for report in history if report.held_out_epsilon is not None]
+    done = compose(*(repeat(price(one, relation), prices.count(one)) for one in dict.fromkeys(prices)))
+    if stopping is None:
+        return done, done
+    return done, compose(done, stopping.event(epochs - len(prices), relation=relation))
+
+
+def check_ledger(ledger: Any) -> None:
+    """Refuse the name of a ledger: the code that opens it closes it."""
+    name = ledger if isinstance(ledger, str) else "people.db"
+    _validate.instance("ledger", ledger, Ledger, remedy=f"as in ledger=sfumato.Ledger.open({name!r})")

@@ -1,9 +1,11 @@
-"""Losses and views: functions that are traced once, and what tells one from another."""
+"""Losses and views: functions that are traced once, and how they are compared."""
 
 from __future__ import annotations
 
 import functools
 import math
+import signal
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,12 +18,12 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput
 from sfumato.randomness import fresh_seed, public_torch_generator
-from sfumato.training.interrupts import undisturbed
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 """`loss_fn(outputs, targets)` returns one loss for each row."""
 Views: TypeAlias = Callable[[Any], Any]
 """`views(inputs)` returns K views of each row, (rows, K, …)."""
+_MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -36,7 +38,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
         (rows,) losses.
 
     Raises:
-        InvalidInput: If there is one class only: this loss is then 0 whatever the scores are.
+        InvalidInput: If there is one class only: this loss is then always 0.
 
     >>> import torch
     >>> cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1])).round(decimals=4).tolist()  # ln 2
@@ -48,6 +50,30 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
             "lambda outputs, targets: (outputs[:, 0] - targets) ** 2, or give each class an output"
         )
     return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def moved_by_a_pixel(images: Tensor) -> Tensor:
+    """Look at each image five times: as it is, and moved by a pixel up, down, left and right.
+
+    Pixels that leave on one side come in on the other, so that images should have a margin.
+
+    Args:
+        images: (rows, …, height, width).
+
+    Raises:
+        InvalidInput: If rows have no height and width.
+
+    Returns:
+        (rows, 5, …, height, width), as `views` of `sfumato.train` and `PrivateTrainer.batches`.
+
+    >>> moved_by_a_pixel(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 5, 1, 28, 28])
+    """
+    if images.dim() < 3:
+        raise InvalidInput(
+            f"expected images (rows, …, height, width) to move by a pixel, got shape {tuple(images.shape)}"
+        )
+    return torch.stack([images.roll(move, (-2, -1)) for move in _MOVES], dim=1)
 
 
 def check_views(seen: Any, rows: int) -> int:
@@ -164,7 +190,7 @@ def other_weights(model: nn.Module, seed: int | None = None) -> Iterator[None]:
     """Within, every trainable weight is another one, of the usual size: zeros or huge ones would hide mixing.
 
     Half of the numbers are moved, half are replaced but for their signs, which models may rely on. All is drawn
-    anew for each `seed`, and for each call without one: nobody can choose weights that undo it.
+    anew for each `seed`, and for each call without one: no model can be written to undo it.
     """
     generator = public_torch_generator(fresh_seed() if seed is None else seed)
     kept = {p: p.data for p in model.parameters() if p.requires_grad and p.is_floating_point()}
@@ -185,3 +211,20 @@ def _other_values(value: Tensor, generator: torch.Generator) -> Tensor:
     noise = noise / math.sqrt(max(1, inputs))
     replaced = torch.where(value == 0, noise, noise.abs().copysign(value))
     return torch.where(coins > 0, value + noise, replaced)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the block is over: weights that are put back are all put back."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)

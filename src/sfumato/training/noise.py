@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,38 +19,23 @@ JOINED = 4  # chunks that are added in float32 before they go to the grid
 
 
 def joining_error(chunks: int, units: int) -> float:
-    """What taking the chunks of a step as float32 and adding them may add to η, `units` units in each.
+    """Return the part of η that comes from taking the chunks of a step as float32 and adding them.
 
-    Of k ≤ JOINED chunks, k - 1 additions, and the conversion of wider sums before, each round a sum of norm at
-    most k · units · C by at most 2⁻²⁴ of it, for both of two neighbours. Whole numbers are added exactly.
+    Of k ≤ JOINED chunks with `units` units each, k - 1 additions, and the conversion of wider sums before, each
+    round a sum of norm at most k · units · C by at most 2⁻²⁴ of it, for both of two neighbours. Whole numbers
+    are added exactly.
     """
     joined = min(chunks, JOINED)
     return 1.02 * 2 * joined * joined * units * 2.0**-24  # 1.02: second-order terms
 
 
-class StepSum(Protocol):
-    """What a step adds up and releases: `NoisySum` on the CPU, `device_sum.DeviceSum` elsewhere."""
-
-    dimension: int
-
-    def prepare(self, mechanism: GridGaussian, sampler: NoiseSource) -> None: ...
-    def ground(self) -> Mapping[str, Tensor]: ...
-    def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian, *, chunk: int = 0) -> None: ...
-    def release(
-        self, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
-    ) -> dict[str, Tensor]: ...
-    def discard(self) -> None: ...
-    def total(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]: ...
-    def add_noise(self, mechanism: GridGaussian, sampler: NoiseSource) -> None: ...
-    def take(self, mechanism: GridGaussian, *, divisor: float) -> dict[str, Tensor]: ...
-
-
 class NoisySum:
     """Adds up chunk sums, a few in float32 and these on the mechanism's grid, and releases the noised total.
 
-    *Guarantees*: whole-number addition has no order, so one unit changes only what its own chunk and the few
-    joined with it added; what joining rounds is in `joining_error`. `release` draws noise for every coordinate
-    or raises, and wipes the sum as it reads it. A sum without noise is never in memory that is handed out.
+    *Guarantees*: whole-number addition has no order, so one unit changes only its own chunk and the few joined
+    with it; the rounding of joining is in `joining_error`. `release` draws noise for every coordinate or
+    raises, and wipes the sum as it reads it. A sum without noise is never in memory that is handed out. Sums of
+    an accelerator are joined there; grid and noise are the CPU's.
 
     Where the step has few chunks they are rounded, noised and scaled block by block in the cache, and the
     int64 total, eight bytes a parameter, is never touched.
@@ -60,23 +45,20 @@ class NoisySum:
         self._shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         self._sizes = [parameter.numel() for parameter in parameters.values()]
         self.dimension = sum(self._sizes)
-        # What was released last, and what will be; kept, as fresh pages cost as much as a copy. They are never
-        # the same memory: who holds on to a release never sees a sum without noise.
+        # The last release and the next are kept, as fresh pages cost as much as a copy. They are never the same
+        # memory: a caller who holds on to a release never sees a sum without noise.
         self._flat, self._staged = torch.zeros(self.dimension), torch.zeros(self.dimension)
         self._released, self._parts = self._shaped(self._flat.numpy()), self._shaped(self._staged.numpy())
-        single = [name for name, parameter in parameters.items() if parameter.dtype == torch.float32]
-        self._ground = {name: self._parts[name] for name in single}
-        self._lent = False  # whether sums may lie in what is staged
+        plain = [name for name, p in parameters.items() if p.dtype == torch.float32 and p.device.type == "cpu"]
+        self._ground = {name: self._parts[name] for name in plain}
+        self._lent = False  # whether sums may lie in `_staged`
         self._waiting: Mapping[str, Tensor] | None = None
         self._group = 0  # which chunks wait: those numbered JOINED · group and on
         self._total: npt.NDArray[np.int64] | None = None
         self._buffer: npt.NDArray[np.int64] | None = None  # kept from step to step, for its pages
 
-    def prepare(self, mechanism: GridGaussian, sampler: NoiseSource) -> None:
-        """Nothing: on the CPU noise is drawn as it is added, block by block in the cache."""
-
     def ground(self) -> Mapping[str, Tensor]:
-        """Zeros that the sums of the first chunk may be written to, so that they need not be copied."""
+        """Return zeros that the sums of the first chunk may be written to, so that they need not be copied."""
         if self._lent or self._waiting is not None or self._total is not None:
             return {}
         self._lent = True
@@ -89,42 +71,47 @@ class NoisySum:
         """
         if self._waiting is not None and self._group != chunk // JOINED:
             self.total(mechanism)
+        single = {name: sums[name].detach().to(torch.float32) for name in self._shapes}
         if self._waiting is None:
-            self._waiting, self._group = {name: _single(sums[name]) for name in self._shapes}, chunk // JOINED
+            self._waiting, self._group = single, chunk // JOINED
             return
         for name, value in self._waiting.items():
-            value += _single(sums[name])
+            value += single[name]
 
     def total(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
-        """All that was added, in whole grid steps."""
+        """Return all that was added, in whole grid steps."""
         if self._total is None:
             self._buffer = np.empty(self.dimension, dtype=np.int64) if self._buffer is None else self._buffer
             self._buffer.fill(0)
             self._total = self._buffer
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
-            self._add(self._total, waiting, mechanism)
+            parts = self._split(self._total)
+            largest_first = sorted(parts, key=lambda name: -parts[name].size)
+            # Not on the threads that add to the grid: torch stays off those.
+            values = [waiting[name].cpu().contiguous().view(-1).numpy() for name in largest_first]
+            side_by_side(partial(add_to_grid, grid=mechanism.grid), map(parts.get, largest_first), values)
         if self._lent:
             self._staged.zero_()
             self._lent = False
         return self._total
 
     def release(self, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float) -> dict[str, Tensor]:
-        """The noised sums over `divisor`, by parameter, until the next release; the sum starts from zero."""
+        """Return the noised sums over `divisor`, by parameter, until the next release; the sum is then zero."""
         out = self._flat.numpy()
         if self._waiting is None or self._total is not None:
             mechanism.release(self._emptied(mechanism), sampler, divisor=divisor, out=out)
             return self._released
         waiting, self._waiting = self._waiting, None
         for name, part in self._parts.items():
-            if part.data_ptr() != waiting[name].data_ptr():
+            if name not in self._ground or part.data_ptr() != waiting[name].data_ptr():
                 part.copy_(waiting[name])
         mechanism.release(self._staged.numpy(), sampler, divisor=divisor, out=out)  # which leaves zeros
         self._lent = False
         return self._released
 
     def discard(self) -> None:
-        """Forget what was added: wiped, so that nothing that still refers to it can be read."""
+        """Forget the sum: wiped, so that nothing that still refers to it can be read."""
         for value in (self._waiting or {}).values():
             value.zero_()
         self._staged.zero_()
@@ -137,15 +124,9 @@ class NoisySum:
         mechanism.add_noise_in_place(self.total(mechanism), sampler)
 
     def take(self, mechanism: GridGaussian, *, divisor: float) -> dict[str, Tensor]:
-        """What the total has become, noise of whoever added it included; the sum starts again from zero."""
+        """Return the total, to which noise was added, over `divisor`; the sum is then zero."""
         total = torch.from_numpy(self._emptied(mechanism))
         return self._shaped(total.to(torch.float32).mul_(mechanism.grid / divisor).numpy())
-
-    def _add(self, total: npt.NDArray[np.int64], sums: Mapping[str, Tensor], mechanism: GridGaussian) -> None:
-        parts = self._split(total)
-        largest_first = sorted(parts, key=lambda name: -parts[name].size)
-        values = [_values(sums[name]) for name in largest_first]  # not there: torch stays off those threads
-        side_by_side(partial(add_to_grid, grid=mechanism.grid), map(parts.get, largest_first), values)
 
     def _emptied(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
         total, self._total = self.total(mechanism), None
@@ -158,11 +139,3 @@ class NoisySum:
     def _shaped(self, released: npt.NDArray[np.float32]) -> dict[str, Tensor]:
         parts = self._split(released).items()
         return {name: torch.from_numpy(part).view(self._shapes[name]) for name, part in parts}
-
-
-def _single(sums: Tensor) -> Tensor:
-    return sums.detach().to(torch.float32)
-
-
-def _values(sums: Tensor) -> npt.NDArray[np.float32]:
-    return sums.contiguous().view(-1).numpy()

@@ -50,10 +50,10 @@ FOLDED = _named(
     "adaptive_max_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward "
     "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward"
 )
-"""The first dimension holds what is computed by itself: images, one after the other."""
+"""The first dimension counts independent items: images, one after the other."""
 
 TRAILING = _named("native_layer_norm")
-"""All dimensions but the last ones hold what is computed by itself."""
+"""All dimensions but the last ones count independent items."""
 
 SHIFTED = _named(
     "permute unsqueeze squeeze.dim squeeze.dims slice.Tensor select.int cat stack flip sum.dim_IntList "
@@ -79,7 +79,7 @@ BY_VMAP = _named(
     "view_as_complex view_as_real unfold unfold_backward linalg_matrix_exp "
     "linalg_lu_factor_ex linalg_lu_solve"
 )
-"""Those that torch batches, at whatever price."""
+"""Those that torch batches, some of them slowly."""
 
 PUBLIC = _named(
     "full zeros ones arange.start_step scalar_tensor eye full_like zeros_like ones_like new_zeros new_full "
@@ -96,7 +96,7 @@ EXACT = _named(
     "lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor logical_and logical_or logical_not "
     "bitwise_and.Tensor bitwise_or.Tensor bitwise_not _to_copy floor ceil round trunc isnan isfinite sign sgn"
 )
-"""Those that every loop rounds alike, in whole vectors and for what is left over at their end."""
+"""Those that every loop rounds alike, in whole vectors and for the elements after these."""
 
 LISTED = POINTWISE | FOLDED | TRAILING | SHIFTED | OWN | BY_VMAP | PUBLIC
 
@@ -374,7 +374,7 @@ class _Total:
         node.args = (numerator, self._emit(aten.where.self, bad, one, divisor), *more)
 
     def bound_grid(self, node: Any) -> None:
-        """By 0 where a place is NaN or far outside: the sampler's kernels read memory at what it comes to."""
+        """Replace by 0 places that are NaN or far outside: the sampler's kernels would read memory there."""
         place = _GRIDS.get(node.target)
         if place is None or node.args[place] not in self.private:
             return
@@ -399,7 +399,7 @@ class _Total:
             self.marks.append(self._emit(aten.any.default, failed))
 
     def put_out(self) -> None:
-        """Join the marks of what depends on the row."""
+        """Join the marks that depend on the row."""
         output: Any = self.graph.output_node()
         bad: fx.Node | None = None
         with self.graph.inserting_before(output):

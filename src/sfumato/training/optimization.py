@@ -1,16 +1,20 @@
-"""Optimizer, learning rate and schedule, as a value."""
+"""Optimizer, learning rate and schedule, as a value; the default rate follows from public figures."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import nn
 
 from sfumato import _validate
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, TooMuchNoise
+from sfumato.mechanisms import Independent
+from sfumato.training.plan import TrainingPlan
 from sfumato.training.trainer import trainable_parameters
 
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -20,6 +24,9 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 LARGEST_RATES: Mapping[str, float] = {"sgd": 0.5, "adam": 0.01, "adamw": 0.01}
 """The learning rates of plans whose noise allows them."""
+DISTANCE = 30.0
+"""How far the noise may carry the weights where no learning rate is given."""
+_TOO_FAR = 10 * DISTANCE  # of a rate that was given
 RATE_SCHEDULES: Mapping[str, Callable[[float], float]] = {
     "constant": lambda share: 1.0,
     "linear": lambda share: 1.0 - share,
@@ -67,7 +74,7 @@ class Optimization:
 
     @property
     def highest_rate(self) -> float:
-        """The learning rate that was said, or the largest that there is by default."""
+        """The learning rate that was given, or the largest default."""
         return LARGEST_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -77,10 +84,74 @@ class Optimization:
         return make(trainable, lr=self.highest_rate, weight_decay=self.weight_decay, **more)
 
     def rate_at(self, share: float) -> float:
-        """The learning rate after `share` of the steps."""
+        """Return the learning rate after `share` of the steps."""
         return self.highest_rate * self.factor_at(share)
 
     def factor_at(self, share: float) -> float:
-        """The part of the highest rate that schedule and warm-up leave after `share` of the steps."""
+        """Return the part of the highest rate that schedule and warm-up leave after `share` of the steps."""
         warm = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
         return warm * RATE_SCHEDULES[self.schedule](share)
+
+
+# How long steps may be
+
+
+def settled(optimization: Optimization, plan: TrainingPlan, model: nn.Module) -> Optimization:
+    """Return it with a learning rate: the given one, with a warning where it is too high, or the longest."""
+    learned = trainable_parameters(model).values()
+    weights = sum(parameter.numel() for parameter in learned)
+    if optimization.learning_rate is None:
+        return longest(optimization, plan, weights)
+    far = carried(optimization, plan, weights)
+    layers = sum(parameter.dim() > 1 for parameter in learned)  # a single one finds back from anywhere
+    if far > _TOO_FAR and layers > 1:
+        rate = longest(replace(optimization, learning_rate=None), plan, weights).learning_rate
+        warnings.warn(
+            f"at learning_rate={optimization.learning_rate:g} the noise of this plan is {far / DISTANCE:.0f} "
+            "times what the default rate lets in, and will most likely drown what is learned; leave the rate "
+            f"out (it is then {rate:.1g}), or take a larger batch or fewer epochs",
+            TooMuchNoise,
+            stacklevel=3,
+        )
+    return optimization
+
+
+def longest(
+    optimization: Optimization, plan: TrainingPlan, weights: int, *, distance: float = DISTANCE
+) -> Optimization:
+    """Return it with the highest learning rate at which the noise carries the weights no farther.
+
+    >>> plan = TrainingPlan(sample_rate=0.1, expected_batch=128, steps=600, noise_multiplier=9.0)
+    >>> longest(Optimization(), plan, 26_010).learning_rate < 0.02
+    True
+    """
+    rate = optimization.highest_rate
+    far = carried(optimization, plan, weights)
+    return replace(optimization, learning_rate=rate * min(1.0, distance / far) if far else rate)
+
+
+def carried(optimization: Optimization, plan: TrainingPlan, weights: int) -> float:
+    """Return how far the noise alone is expected to carry so many weights in all steps of the plan.
+
+    A step moves each of d weights by noise of standard deviation rate·σC/B, B the expected batch; with momentum
+    m that goes on to 1/(1 − m) times as much. Steps are independent, so that T of them carry the weights by
+    about rate/(1 − m) · σC/B · √(T·d). Adam divides a gradient by its own size, which is that of the noise:
+    rate·√(T·d). Plan and number of weights are public. The weights of a small network begin with a length of 5
+    to 7; carried by many times that they keep nothing of the data (`python bench/learning_rate.py`).
+    """
+    squares = [optimization.factor_at(share) ** 2 for share in np.linspace(0, 1, 100, endpoint=False)]
+    steps = optimization.highest_rate * math.sqrt(np.mean(squares))
+    if optimization.optimizer != "sgd":
+        return steps * math.sqrt(plan.steps * weights)
+    noise = plan.noise_multiplier * plan.clipping_at(plan.clip_norm).sensitivity / plan.expected_batch
+    return steps / (1 - optimization.momentum) * noise * _walk(plan) * math.sqrt(weights)
+
+
+def _walk(plan: TrainingPlan) -> float:
+    """Return the noise of all steps over that of one: √T; less where later steps take some back."""
+    if isinstance(plan.noise, Independent):
+        return math.sqrt(sum(share * factor**2 for share, factor in plan.noise_phases) * plan.steps)
+    drawn = np.zeros(plan.steps)
+    inverse = plan.noise.inverse(plan.steps)
+    drawn[: inverse.size] = inverse
+    return float(np.linalg.norm(np.cumsum(drawn)))

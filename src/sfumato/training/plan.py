@@ -1,4 +1,4 @@
-"""What a private training run will do: everything that affects privacy, fixed and priced before it starts."""
+"""Plan of a private training run: all that affects privacy, fixed and priced before it starts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from sfumato.mechanisms.factorisation import (
     Noise,
     chosen_noise,
     noise_from_json,
-    noise_to_json,
     pass_norms,
 )
 from sfumato.mechanisms.shares import MARGIN
 from sfumato.training.clip import Automatic, Clipping, Flat, PerLayer
 
+RECORD = "record"  # the unit of which every row is one
 SAMPLING = ("poisson", "shuffle", "cyclic")
 MOST_CORRELATED_STEPS = 10**6
-_PRICED_APART = (
-    48  # passes; those after them, of which each costs a little more than the last, cost as the last
-)
+_PRICED_APART = 48  # passes; those after them, each a little dearer than the last, are priced as the last
 CLIPPING: Mapping[str, Callable[..., Clipping]] = {"flat": Flat, "per-layer": PerLayer, "automatic": Automatic}
 
 
@@ -68,7 +66,7 @@ class NoiseShares:
         dimension: How many parameters are trained.
         holders_per_unit: m, with how many holders one unit may be at most. Each clips and samples it by itself,
             and the price is that of m releases under an m-th of the noise's variance each.
-        margin: By what share of C rounding may lengthen a unit's gradient, the same at all parties.
+        margin: The share of C by which rounding may lengthen a unit's gradient, the same at all parties.
 
     >>> shares = NoiseShares(count=5, dimension=1000)
     >>> plan = TrainingPlan(
@@ -96,8 +94,7 @@ class TrainingPlan:
 
     Args:
         sample_rate: q. Each unit enters each step's batch independently with this probability, in (0, 1].
-        expected_batch: What the noisy sum is divided by: q · declared number of units, never the realised
-            size.
+        expected_batch: The divisor of the noisy sum: q · declared number of units, never the realised size.
         steps: How many steps are taken.
         noise_multiplier: σ. The noise has standard deviation σ · sensitivity.
         clip_norm: C, the bound of one unit's gradient.
@@ -108,11 +105,12 @@ class TrainingPlan:
             has no amplification, and none is claimed; `relation` must be zero-out or replace-one, under
             which the number of units is public. "cyclic" deals the units into 1/q blocks once and for all,
             in public, and step t works on block t mod 1/q: at the same price.
-        noise: "independent", or noise that knows the past, for "cyclic" sampling: "banded" or "lambda-cgd"
-            (best bands and shares are then chosen from the public figures of the plan), or
-            `Banded(bands=...)`, `LambdaCGD(cancelled=...)`. σ is then that of the independent draws behind it.
+        noise: "independent", or noise that is correlated with that of earlier steps, for "cyclic" sampling:
+            "banded" or "lambda-cgd" (the best bands and shares then follow from the public figures of the
+            plan), or `Banded(bands=...)`, `LambdaCGD(cancelled=...)`. σ is then that of the independent draws
+            behind it.
         relation: Which data sets are neighbours.
-        unit: Who is protected, such as "record" or "person".
+        unit: The unit of privacy, such as "record" or "person".
         rows_per_unit: How many rows of one unit count, where units have several.
         average_decay: The weights released are an average of all steps with this decay; 0 releases the
             last.
@@ -196,7 +194,7 @@ class TrainingPlan:
 
         Returns:
             The plan; its ε is at most `epsilon`, and at least 99% of it. A warning, `LittleProtection`, tells
-            of an (ε, δ) that protects practically nobody, such as a δ of one in `public_size` or more.
+            of an (ε, δ) that protects next to no one, such as a δ of one in `public_size` or more.
 
         >>> plan = TrainingPlan.calibrated(
         ...     epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=5
@@ -239,14 +237,7 @@ class TrainingPlan:
         return self.expected_batch / self.sample_rate
 
     def event(self, steps: int | None = None) -> DpEvent:
-        """Say what the first steps release, for the accountants.
-
-        Args:
-            steps: How many steps; all by default.
-
-        Returns:
-            The event.
-        """
+        """Return the event of the first `steps`, or of all, for the accountants."""
         taken = self.steps if steps is None else min(_validate.integer("steps", steps), self.steps)
         if self.sampling != "poisson":
             return self._event_of_passes(math.ceil(taken / self.steps_an_epoch))
@@ -257,23 +248,11 @@ class TrainingPlan:
         return accounting.compose(*phases)
 
     def epsilon(self, delta: float, steps: int | None = None) -> float:
-        """Price the first steps under the plan's relation.
-
-        Args:
-            delta: The δ at which ε is wanted.
-            steps: How many steps; all by default.
-
-        Returns:
-            ε.
-        """
+        """Return ε at δ of the first `steps`, or of all, under the plan's relation."""
         return accounting.epsilon(self.event(steps), delta, relation=self.relation)
 
     def phases(self) -> list[tuple[int, int, float]]:
-        """List the phases of noise.
-
-        Returns:
-            (first step, step after the last, factor of σ) of each phase.
-        """
+        """Return (first step, step after the last, factor of σ) of each phase of noise."""
         ends = [0]
         share = 0.0
         for part, _factor in self.noise_phases:
@@ -283,42 +262,18 @@ class TrainingPlan:
         return [(ends[i], ends[i + 1], factor) for i, (_, factor) in enumerate(self.noise_phases)]
 
     def noise_at(self, step: int) -> float:
-        """The noise multiplier of one step.
-
-        Args:
-            step: The number of the step, from 0.
-
-        Returns:
-            σ times the factor of its phase.
-        """
+        """Return the noise multiplier of step number `step`, from 0: σ times the factor of its phase."""
         for first, last, factor in self.phases():
             if first <= step < last:
                 return self.noise_multiplier * factor
         raise InvalidInput(f"expected step below steps={self.steps}, got step={step}; the plan is used up")
 
     def clipping_at(self, norm: float) -> Clipping:
-        """The clipping rule at a clipping norm (the plan's own, unless it adapts).
-
-        Args:
-            norm: The clipping norm at this step: the plan's own, unless it adapts.
-
-        Returns:
-            The rule.
-        """
+        """Return the clipping rule at a clipping norm: the plan's own, unless it adapts."""
         return CLIPPING[self.clipping](norm=norm)
 
     def mechanism_of_shares(self, factor: float = 1.0) -> GaussianShares:
-        """How each of several holders makes its share of the noise.
-
-        Args:
-            factor: What σ is multiplied by, as a phase of noise does.
-
-        Returns:
-            The mechanism of one holder's share.
-
-        Raises:
-            InvalidInput: If the plan has no shares.
-        """
+        """Return the mechanism of one holder's share of the noise, whose σ a phase multiplies by `factor`."""
         if self.shares is None:
             raise InvalidInput("expected a plan with shares of noise, got one of a single holder")
         return GaussianShares(
@@ -334,16 +289,10 @@ class TrainingPlan:
         return max(1, round(1 / self.sample_rate))
 
     def epochs_at(self, step: int) -> int:
-        """Say how many epochs have ended after so many steps; with its last step the last one of a plan ends.
+        """Return how many epochs have ended after so many steps; the last one ends with the last step.
 
         Epoch k ends with the step that is nearest to k / sample_rate, as epochs need not be whole numbers of
         steps. Of `epochs=60` the last is the 60th.
-
-        Args:
-            step: How many steps were taken.
-
-        Returns:
-            The number of epochs.
         """
         nearest = round(step * self.sample_rate)
         ended = nearest if round(nearest / self.sample_rate) <= step else nearest - 1
@@ -351,12 +300,8 @@ class TrainingPlan:
         return ended + cut_off
 
     def to_json(self) -> dict[str, Any]:
-        """Give the plan as a dictionary for `json.dumps`.
-
-        Returns:
-            The dictionary.
-        """
-        plain = {**asdict(self), "relation": str(self.relation), "noise": noise_to_json(self.noise)}
+        """Return the plan as a dictionary for `json.dumps`."""
+        plain = {**asdict(self), "relation": str(self.relation), "noise": self.noise.to_json()}
         if isinstance(self.noise, Independent):
             del plain["noise"]  # as plans were written before there was any other
         if self.shares is None:
@@ -365,14 +310,7 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
-        """Read what `to_json` wrote.
-
-        Args:
-            data: The dictionary.
-
-        Returns:
-            The plan.
-        """
+        """Read a plan that `to_json` wrote."""
         values = dict(data)
         if values.get("adaptive") is not None:
             values["adaptive"] = AdaptiveClipping(**values["adaptive"])
@@ -421,7 +359,7 @@ class TrainingPlan:
         return accounting.repeat(accounting.poisson_sampled(self.sample_rate, part), holders_per_unit)
 
     def _event_of_passes(self, passes: int) -> DpEvent:
-        """A unit takes part once in each pass; what that moves in the whole pass is one Gaussian release."""
+        """Return the event of passes: each is one Gaussian release, in which a unit takes part once."""
         if isinstance(self.noise, Independent):
             return accounting.repeat(self._step_event(1.0), passes)
         norms = pass_norms(self.noise, steps=self.steps, steps_a_pass=self.steps_an_epoch)

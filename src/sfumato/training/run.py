@@ -2,67 +2,68 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
+import secrets
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 
-from sfumato import _validate
-from sfumato import runs as results
-from sfumato.accounting import DpEvent, NoEvent, Relation, compose, repeat, warn_of_little_protection
+from sfumato import _validate, runs
+from sfumato.accounting import NoEvent, warn_of_little_protection
+from sfumato.caveats import Code, as_caveats
 from sfumato.datasets import Dataset, public_name
-from sfumato.errors import BudgetExceeded, InvalidInput, Refused
+from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SettingsChanged
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.runs import EpochReport, read_history
-from sfumato.storage import CHECKPOINT, RunFolder, json_bytes
-from sfumato.training.arguments import agreed_optimization, check_ledger, check_plan, check_test
-from sfumato.training.callbacks import Callback
+from sfumato.storage import CHECKPOINT, RunFolder, json_bytes, write_whole
 from sfumato.training.checkpoint import (
     can_resume,
     go_on,
     keep_from_start,
     remove_checkpoint,
     save_checkpoint,
+    warn_that_given_go_on,
 )
 from sfumato.training.checks import as_written
-from sfumato.training.early_stopping import EarlyStopping
-from sfumato.training.hold_out import price
+from sfumato.training.data import check_units, columns_of
+from sfumato.training.hold_out import EarlyStopping, check_ledger, measured_at_most
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.losses import LossFunction, Views, cross_entropy
-from sfumato.training.optimization import Optimization
-from sfumato.training.plan import TrainingPlan
-from sfumato.training.rate import settled
-from sfumato.training.same_rows import check_rows, forget_rows, note_rows
-from sfumato.training.setup import warn_that_given_go_on
+from sfumato.training.optimization import Optimization, settled
+from sfumato.training.plan import RECORD, TrainingPlan
+from sfumato.training.state import Callback, plain
 from sfumato.training.trainer import PrivateTrainer
-from sfumato.training.wanted import Wanted, check_whose
 
-MEASURED_BESIDE = (
-    "the history holds measurements on records kept out, which are entries of their own in the ledger; ε of "
-    "training and measurements together:"
-)
+EPOCHS, EXPECTED_BATCH, CLIP_NORM = 10.0, 1024, 1.0
+ROWS_NOTE = "rows.json"
+_MOST_BYTES, _AT_ONCE = 2**28, 2**24  # of each column that are digested, in all and at a time
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingResult:
-    """A released model and what it cost. Printed it is a few lines of public figures.
+    """A released model and its price. Printed it is a few lines of public figures.
 
     Attributes:
         model: The trained model.
-        plan: What was done.
+        plan: The plan of the run.
         epsilon: Its ε at δ, measurements on records kept out included.
         delta: The δ.
-        history: What may be published of each epoch.
+        history: The public figures of each epoch.
         certificate: The claim, to be put beside the model.
         seconds: How long it took.
     """
@@ -81,7 +82,7 @@ class TrainingResult:
 
     @property
     def steps(self) -> int:
-        """How many were taken: those of the plan, or fewer if the run was stopped."""
+        """The number of steps taken: those of the plan, or fewer if the run was stopped."""
         return self.history[-1].step if self.history else self.plan.steps
 
     def __repr__(self) -> str:
@@ -130,44 +131,47 @@ def train(
     callbacks: Sequence[Callback] = (),
     stopping: EarlyStopping | None = None,
     finish: bool = False,
+    accept_new_graph: bool = False,
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
     Args:
         model: Any module without batch normalisation; it is trained in place.
         data: A Dataset, (inputs, targets), a map-style data set or a DataLoader of one.
-        plan: What to do. Without one it is calibrated to `epsilon` and the next arguments.
+        plan: The plan. Without one it is calibrated to `epsilon` and the next arguments.
         epsilon: The ε of the run.
         delta: The δ at which it is priced.
         public_size: The number of units that may be known in public. A Dataset declares it.
         epochs: How often each unit is used, on average; 10 by default.
         expected_batch: How many units a step uses on average; 1024 by default, or all.
         clip_norm: The bound of one unit's gradient; 1 by default.
-        unit: What the units are, such as "person". The Dataset's by default.
+        unit: The privacy unit, such as "person". The Dataset's by default.
         rows_per_unit: How many rows of one unit count.
         learning_rate: The step size of SGD. By default 0.5, or less where the noise would be too much for that.
         optimization: Optimizer, learning rate, momentum and schedule, in place of `learning_rate`. A run that
             goes on may be given another rate.
         first_weights: How the model's weights were made, such as "seed 7". A run that goes on says the same.
-        loss_fn: One loss for each row; cross-entropy by default, or what suits a model of transformers.
+        loss_fn: One loss for each row; by default cross-entropy, or the loss of a model of transformers.
         units: The person behind each row, where people have several.
         views: K random views of each row, (rows, K, …), whose gradients are averaged before clipping.
         example: A public item like those of a map-style data set.
-        public: Tensors that model, loss or views bring along though they are large: nobody's data.
+        public: Public tensors that model, loss or views bring along though they are large.
         test: Public data to measure accuracy on: `Dataset.public(…)`, or one that `datasets.load` gave.
         ledger: Where the plan is charged before a row is touched.
         out: A run folder. An interrupted run goes on from it; a finished one is refused.
-        released: What the folder gets as its model, if not `model`: the whole of which `model` is a part,
-            or a module that `sfumato.load` can build by itself.
+        released: The model that the folder gets, if not `model`: the whole of which `model` is a part, or a
+            module that `sfumato.load` can build by itself.
         caveats: Sentences for the certificate.
         purpose: One line for the ledger's readers.
         sampler: The secret stream; a seeded one, for tests, makes the run not private.
         on_step: Called after each step.
-        on_epoch: Called after each epoch, with what may be published.
+        on_epoch: Called after each epoch, with its public figures.
         callbacks: Told of steps and epochs, in public figures, once they are durable.
         stopping: Measure on records kept out after each epoch, at a price, and stop when they no longer gain.
         finish: Take no further step: end the interrupted run in `out` at its last checkpoint, and release that.
             Its price is that of a run that was stopped.
+        accept_new_graph: Go on with an interrupted run although model, loss and views have another graph than
+            before, or torch another version.
 
     Returns:
         The model, its cost, its certificate, and accuracy on `test`.
@@ -182,47 +186,82 @@ def train(
     True
     """
     model = as_written(model)
-    wanted = Wanted(
-        epsilon=epsilon,
-        public_size=public_size,
-        epochs=epochs,
-        expected_batch=expected_batch,
-        clip_norm=clip_norm,
-        unit=unit,
-        rows_per_unit=rows_per_unit,
+    _validate.text("purpose", purpose)
+    check_test(test)
+    check_ledger(ledger)
+    caveats = as_caveats(caveats)
+    optimization = _agreed_optimization(optimization, learning_rate)
+    wanted: dict[str, Any] = {
+        "epsilon": epsilon,
+        "public_size": public_size,
+        "epochs": epochs,
+        "expected_batch": expected_batch,
+        "clip_norm": clip_norm,
+        "unit": unit,
+        "rows_per_unit": rows_per_unit,
+    }
+    _validate.instance(
+        "plan",
+        plan,
+        TrainingPlan,
+        remedy="rows are handed over as one: train(model, (inputs, targets), epsilon=1)",
     )
-    caveats = _checked(plan, test, ledger, purpose, caveats)
-    optimization = agreed_optimization(optimization, learning_rate)
-    plan = _agreed(plan, wanted, data, units, delta)
-    folder = _begun(out, ledger, interrupted=finish)
+    if plan is None:
+        plan = plan_for(data, units, delta=delta, **wanted)
+    else:
+        if said := ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None):
+            raise InvalidInput(
+                f"expected a plan, or what to calibrate one to, got a plan and {said}; a plan says all of it: "
+                "leave these out, or make another with TrainingPlan.calibrated"
+            )
+        warn_of_little_protection("this training", plan.epsilon(delta), delta, people=plan.declared_units)
+    check_units(plan, data, units)
+    resumes = out is not None and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
+    if finish and not resumes:
+        raise InvalidInput(
+            f"expected an interrupted run to finish at out={None if out is None else str(out)!r}, got none; "
+            "give the options, the folder and the ledger of the run"
+        )
+    folder = None if out is None else RunFolder.begin(out, resumes=resumes)
     optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
-    steps = optimization.build(model)
     trainer = PrivateTrainer(
-        model, steps, plan, ledger=ledger, purpose=purpose, sampler=sampler, public=public, callbacks=callbacks
+        model,
+        optimization.build(model),
+        plan,
+        ledger=ledger,
+        purpose=purpose,
+        sampler=sampler,
+        public=public,
+        callbacks=callbacks,
     )
     if stopping is not None:
         trainer.rest_on(stopping.held.rows.chosen)
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
-    history = _take_up(trainer, folder, None if finish else data)
+    history: list[EpochReport] = []
+    if folder is not None:
+        _take_up(trainer, folder, None if finish else data, resumes=resumes, accept_new_graph=accept_new_graph)
+        history += [report for report in read_history(folder) if resumes and report.step <= trainer.steps_done]
     _check_stopping(trainer, history, stopping, ends=finish)
 
     def tell_epoch() -> None:
-        history.append(_report(trainer, test, delta, folder, history, stopping))
-        trainer.listeners.tell_epoch(history[-1])
-        if on_epoch is not None:
-            on_epoch(history[-1])
+        history.append(_report(trainer, test, delta, stopping))
+        if folder is not None:
+            runs.write_history(folder, history)
+        for told in (*(callback.on_epoch for callback in callbacks), *([] if on_epoch is None else [on_epoch])):
+            told(history[-1])
 
     def after_step(trainer: PrivateTrainer) -> None:
         if on_step is not None:
             on_step(trainer)
         if _ends_epoch(trainer):
-            _keep(trainer, folder)
+            if folder is not None:
+                save_checkpoint(trainer, folder.private / CHECKPOINT)
             tell_epoch()
 
     if (finish or _ends_epoch(trainer)) and trainer.steps_done not in [report.step for report in history]:
-        tell_epoch()  # the process died when its steps were durable, and nobody had heard of them
+        tell_epoch()  # the process died when its steps were durable, and had told no one of them
     take_steps(
         trainer,
         data,
@@ -241,33 +280,89 @@ def train(
     return result
 
 
-def _checked(plan: Any, test: Any, ledger: Any, purpose: str, caveats: tuple[str, ...]) -> tuple[str, ...]:
-    """The caveats, if what was given is of the right kind."""
-    _validate.text("purpose", purpose)
-    check_plan(plan)
-    check_test(test)
-    check_ledger(ledger)
-    return _validate.sentences("caveats", caveats)
+# Arguments
 
 
-def _begun(out: str | os.PathLike[str] | None, ledger: Ledger | None, *, interrupted: bool) -> RunFolder | None:
-    """The folder of the run, if it has one; of one that was interrupted it must be there."""
-    if interrupted:
-        _check_interrupted(out, ledger)
-    return None if out is None else RunFolder.begin(out, resumes=_resumes(out, ledger))
-
-
-def _agreed(
-    plan: TrainingPlan | None, wanted: Wanted, data: Any, units: npt.ArrayLike | None, delta: float
+def plan_for(
+    data: Any,
+    units: npt.ArrayLike | None,
+    *,
+    epsilon: float | None,
+    delta: float,
+    public_size: int | None = None,
+    epochs: float | None = None,
+    expected_batch: float | None = None,
+    clip_norm: float | None = None,
+    unit: str | None = None,
+    rows_per_unit: int | None = None,
+    **choices: Any,
 ) -> TrainingPlan:
-    """The plan that was given, or one calibrated to what is wanted; it fits whose the rows are."""
-    if plan is None:
-        plan = wanted.calibrated(data, units, delta)
-    else:
-        plan = wanted.nothing_beside(plan)
-        warn_of_little_protection("this training", plan.epsilon(delta), delta, people=plan.declared_units)
-    check_whose(data, units, plan)
-    return plan
+    """Return a plan calibrated to the arguments; size and unit are those that the data declare, if they do."""
+    if epsilon is None:
+        raise InvalidInput("expected a plan or epsilon=..., got neither; say how much privacy may be spent")
+    declared = getattr(data, "public_size", None)
+    size = declared if public_size is None else public_size
+    if size is None:
+        raise InvalidInput(
+            "expected public_size=..., got none; declare how many people the data has, as far as may be known"
+        )
+    if declared not in (None, size):
+        raise InvalidInput(
+            f"expected one declared size, got public_size={size} and data that declare {declared}; leave "
+            "public_size out, or declare it in the data"
+        )
+    size = _validate.integer("public_size", size, least=1)
+    of_data = getattr(data, "unit", RECORD)
+    if units is not None and unit is None and of_data == RECORD:
+        raise InvalidInput("expected unit=... with units=..., got none; say what they are, as in unit='person'")
+    batch = min(EXPECTED_BATCH, size) if expected_batch is None else expected_batch
+    given = data.batch_size if isinstance(data, DataLoader) and expected_batch is None else None
+    if given not in (None, 1, batch):  # 1 is torch's default
+        warnings.warn(
+            f"the loader's batch_size={given} is not used: steps draw their own rows, {batch} on average, as "
+            f"large batches lose less to noise; say expected_batch={given} for smaller ones",
+            SettingsChanged,
+            stacklevel=3,
+        )
+    return TrainingPlan.calibrated(
+        epsilon=epsilon,
+        delta=delta,
+        public_size=size,
+        expected_batch=batch,
+        epochs=EPOCHS if epochs is None else epochs,
+        clip_norm=CLIP_NORM if clip_norm is None else clip_norm,
+        unit=of_data if unit is None else unit,
+        rows_per_unit=rows_per_unit,
+        **choices,
+    )
+
+
+def check_test(test: Any) -> None:
+    """Refuse rows to measure on that are not declared to be public."""
+    remedy = (
+        "public rows are declared: test=Dataset.public(…), of sfumato.datasets; on others measure at "
+        "a price with training.keep_out"
+    )
+    _validate.instance("test", test, Dataset, remedy=remedy)
+    if test is not None and test.visibility != "public":
+        raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
+
+
+def _agreed_optimization(optimization: Any, learning_rate: float | None) -> Optimization:
+    remedy = (
+        "as in Optimization(learning_rate=0.1); PrivateTrainer(model, optimizer, plan) takes an "
+        "optimizer of torch"
+    )
+    _validate.instance("optimization", optimization, Optimization, remedy=remedy)
+    if learning_rate is not None and optimization is not None:
+        raise InvalidInput(
+            "expected learning_rate or optimization, got both; say it in one: "
+            f"Optimization(learning_rate={learning_rate!r}, …)"
+        )
+    return optimization or Optimization(learning_rate=learning_rate)
+
+
+# Steps
 
 
 def take_steps(
@@ -283,27 +378,144 @@ def take_steps(
     is_over: Callable[[], bool] = lambda: False,
     ended: bool = False,
 ) -> None:
-    """All steps that are left, or until it is over, each at its rate; then the average takes their place."""
+    """Take all steps that are left, or until it is over, each at its rate; then put the average in place."""
     trainer.model.train()
-    if trainer.charge is None and not ended:  # or a process died that had settled it, and only released nothing
+    if trainer.charge is None and not ended:  # where a process died that had settled it, only the release lacks
         for batch in trainer.batches(data, units=units, views=views, example=example):
             if is_over():
                 break
-            _set_rate(trainer, optimization)
+            for group in trainer.optimizer.param_groups:
+                group["lr"] = optimization.rate_at(trainer.steps_done / trainer.plan.steps)
             trainer.step(batch, loss_fn)
             on_step(trainer)
     trainer.finish()
-    _put_average_in_place(trainer)
+    trainer.use_average()
+
+
+def _ends_epoch(trainer: PrivateTrainer) -> bool:
+    done, plan = trainer.steps_done, trainer.plan
+    return done > 0 and plan.epochs_at(done) > plan.epochs_at(done - 1)
+
+
+def _report(
+    trainer: PrivateTrainer, test: Dataset | None, delta: float, stopping: EarlyStopping | None
+) -> EpochReport:
+    """Measure, once the steps are durable, on public test data, and last on the records that are kept out."""
+    plan, found = trainer.plan, None
+    with trainer.averaged() as model:
+        public = None if test is None else evaluate(model, test)
+        try:
+            if stopping is not None:
+                found = stopping.held.accuracy(
+                    model,
+                    epsilon=stopping.epsilon,
+                    delta=delta,
+                    ledger=trainer.ledger,
+                    sampler=trainer.sampler,
+                    relation=plan.relation,
+                )
+        except BudgetExceeded as refusal:  # others have spent the rest: the run goes on to the end of its plan
+            warnings.warn(
+                f"not measured on the records kept out, so that nothing stops the run: {refusal}", stacklevel=2
+            )
+    return EpochReport(
+        epoch=plan.epochs_at(trainer.steps_done),
+        step=trainer.steps_done,
+        epsilon_if_fixed_in_advance=trainer.epsilon_if_fixed_in_advance(delta),
+        test_accuracy=None if public is None else public.accuracy,
+        test_loss=None if public is None else public.loss,
+        held_out_accuracy=None if found is None else found.accuracy,
+        held_out_epsilon=None if found is None else found.epsilon,
+    )
+
+
+def _check_stopping(
+    trainer: PrivateTrainer, history: Sequence[EpochReport], stopping: EarlyStopping | None, *, ends: bool
+) -> None:
+    """Refuse measurements without a price or room, before anything is spent, and a run that would end empty."""
+    plan, ledger = trainer.plan, trainer.ledger
+    if stopping is not None and stopping.held.rows.unit != plan.unit:
+        raise InvalidInput(
+            f"expected records kept out that are one {plan.unit} each, as the plan protects, got "
+            f"unit={stopping.held.rows.unit!r}; declare the unit of the data set, of which each has one row"
+        )
+    # Without a ledger, whose filter holds for any choice, the price is that of looks fixed in advance.
+    before = {report.held_out_epsilon for report in history if report.held_out_accuracy is not None}
+    now = None if stopping is None else stopping.epsilon
+    if before and ledger is None and before != {now}:
+        raise Refused(
+            f"expected stopping= with the ε at which this run was measured before, got ε={now}; a run without "
+            "a ledger measures alike until its end: give the same, or begin anew in another folder"
+        )
+    if ends and not trainer.steps_done:
+        raise InvalidInput(
+            "expected a run with a checkpoint to finish, got one that was interrupted in its first epoch; "
+            "go on with it without finish: it is paid for"
+        )
+    if ends or stopping is None or ledger is None or trainer.charge is not None:
+        return
+    left = plan.epochs_at(plan.steps) - plan.epochs_at(trainer.steps_done)
+    events = [stopping.event(left, relation=plan.relation)]
+    if trainer.reservation is None:
+        events.append(plan.event())
+    ledger.check(events, relation=plan.relation, unit=plan.unit)
+
+
+def _result(
+    trainer: PrivateTrainer,
+    delta: float,
+    history: Sequence[EpochReport],
+    stopping: EarlyStopping | None,
+    caveats: tuple[str, ...],
+    seconds: float,
+) -> TrainingResult:
+    plan = trainer.plan
+    looks, at_most = measured_at_most(history, stopping, plan.epochs_at(plan.steps), relation=plan.relation)
+    epsilon = trainer.epsilon(delta, beside=looks, beside_planned=at_most)
+    if trainer.ledger is not None and not isinstance(looks, NoEvent):
+        caveats = (*caveats, Code.MEASURED_BESIDE(epsilon=epsilon))
+    return TrainingResult(
+        model=trainer.model,
+        plan=plan,
+        epsilon=epsilon,
+        delta=delta,
+        history=tuple(history),
+        certificate=trainer.certificate(delta=delta, caveats=caveats, beside=looks, beside_planned=at_most),
+        seconds=seconds,
+    )
+
+
+# The run folder
+
+
+def _take_up(
+    trainer: PrivateTrainer, folder: RunFolder, data: Any, *, resumes: bool, accept_new_graph: bool
+) -> None:
+    """Go on from the folder's checkpoint, if it has one of this plan, with the same rows, if any are used."""
+    looks = data is not None and not trainer.peers.several
+    if not resumes:
+        if looks:
+            note_rows(data, folder.private)
+        keep_from_start(trainer, folder.private / CHECKPOINT)
+        return
+    if looks:
+        check_rows(data, folder.private)
+    given, groups = trainer.setup, [plain(group) for group in trainer.optimizer.param_groups]
+    go_on(trainer, folder.private / CHECKPOINT, accept_new_graph=accept_new_graph)
+    warn_that_given_go_on(trainer.setup, given)
+    trainer.setup = given
+    for group, settings in zip(trainer.optimizer.param_groups, groups, strict=True):
+        group.update(settings)
 
 
 def write_run(
     folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer, data: Any, released: Released
 ) -> None:
-    """The run folder: what was paid for or computed on public data under release, the rest under private."""
+    """Write the run folder: under release only figures that were paid for or computed on public data."""
     steps = b"".join(json_bytes(asdict(step), indent=None) for step in trainer.private_log.steps)
-    results.write_run(
+    runs.write_run(
         folder,
-        results.Training(
+        runs.Training(
             epsilon=result.epsilon,
             delta=result.delta,
             test_accuracy=result.test_accuracy,
@@ -318,207 +530,63 @@ def write_run(
         seconds=result.seconds,
     )
     remove_checkpoint(folder.private / CHECKPOINT)
-    forget_rows(folder.private)
+    (folder.private / ROWS_NOTE).unlink(missing_ok=True)
 
 
-def _take_up(trainer: PrivateTrainer, folder: RunFolder | None, data: Any) -> list[EpochReport]:
-    """Go on from the folder's checkpoint, if it has one of this plan, with the same rows, if any are used."""
-    if folder is None:
-        return []
-    looks = data is not None and not trainer.peers.several
-    if not _resumes(folder.path, trainer.ledger):
-        if looks:
-            note_rows(data, folder.private)
-        keep_from_start(trainer, folder.private / CHECKPOINT)
-        return []
-    if looks:
-        check_rows(data, folder.private)
-    given, groups = trainer.setup, [_settings(group) for group in trainer.optimizer.param_groups]
-    go_on(trainer, folder.private / CHECKPOINT)
-    warn_that_given_go_on(trainer.setup, given)
-    trainer.setup = given
-    for group, settings in zip(trainer.optimizer.param_groups, groups, strict=True):
-        group.update(settings)
-    return [report for report in read_history(folder) if report.step <= trainer.steps_done]
+def note_rows(data: Any, folder: Path) -> None:
+    """Keep a keyed digest of the rows of a run that begins, in the private half of its folder, while it lasts.
+
+    Neither the release nor the checkpoint, which is a release, may hold anything that is computed from rows.
+    Data whose items are read one by one are not looked at.
+    """
+    (folder / ROWS_NOTE).unlink(missing_ok=True)
+    key = secrets.token_bytes(32)
+    found = _digests(data, key)
+    if found is not None:
+        write_whole(folder / ROWS_NOTE, json_bytes({"key": key.hex(), **found}))
 
 
-def _check_interrupted(out: str | os.PathLike[str] | None, ledger: Ledger | None) -> None:
-    if out is None or not _resumes(out, ledger):
-        raise InvalidInput(
-            f"expected an interrupted run to finish at out={None if out is None else str(out)!r}, got none; "
-            "give the options, the folder and the ledger of the run"
-        )
+def check_rows(data: Any, folder: Path) -> None:
+    """Refuse rows other than those that were noted; warn where only real numbers in them differ.
 
-
-def _check_learned(trainer: PrivateTrainer) -> None:
-    if not trainer.steps_done:
-        raise InvalidInput(
-            "expected a run with a checkpoint to finish, got one that was interrupted in its first epoch; "
-            "go on with it without finish: it is paid for"
-        )
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
-
-
-def _resumes(out: str | os.PathLike[str], ledger: Ledger | None) -> bool:
-    return can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
-
-
-def _set_rate(trainer: PrivateTrainer, optimization: Optimization) -> None:
-    for group in trainer.optimizer.param_groups:
-        group["lr"] = optimization.rate_at(trainer.steps_done / trainer.plan.steps)
-
-
-def _keep(trainer: PrivateTrainer, folder: RunFolder | None) -> None:
-    """Make the steps durable, if there is a place for them."""
-    if folder is not None:
-        save_checkpoint(trainer, folder.private / CHECKPOINT)
-
-
-def _ends_epoch(trainer: PrivateTrainer) -> bool:
-    done, plan = trainer.steps_done, trainer.plan
-    return done > 0 and plan.epochs_at(done) > plan.epochs_at(done - 1)
-
-
-def _report(
-    trainer: PrivateTrainer,
-    test: Dataset | None,
-    delta: float,
-    folder: RunFolder | None,
-    history: Sequence[EpochReport],
-    stopping: EarlyStopping | None,
-) -> EpochReport:
-    """Once the steps are durable, look at the public test data, and last at what is kept out; write it down."""
-    report = _public_report(trainer, test, delta)
-    if stopping is not None:
-        with trainer.averaged() as model:
-            report = _measured(report, stopping, model, trainer, delta)
-    if folder is not None:
-        results.write_history(folder, (*history, report))
-    return report
-
-
-def _measured(
-    report: EpochReport, stopping: EarlyStopping, model: nn.Module, trainer: PrivateTrainer, delta: float
-) -> EpochReport:
-    """As it was where others have spent what was left: the run then goes on to the end of its plan."""
-    relation = trainer.plan.relation
+    Whole numbers (labels, tokens, bytes of images) are the same wherever they are read. Real numbers may have
+    been computed, as features are, and differ in their last bits on another machine.
+    """
     try:
-        found = stopping.measure(
-            model, delta=delta, ledger=trainer.ledger, sampler=trainer.sampler, relation=relation
-        )
-    except BudgetExceeded as refusal:
-        warnings.warn(
-            f"not measured on the records kept out, so that nothing stops the run: {refusal}", stacklevel=2
-        )
-        return report
-    return replace(report, held_out_accuracy=found, held_out_epsilon=stopping.epsilon)
-
-
-def _check_stopping(
-    trainer: PrivateTrainer, history: Sequence[EpochReport], stopping: EarlyStopping | None, *, ends: bool
-) -> None:
-    """Refuse measurements without a price or room, before anything is spent, and a run that would end empty."""
-    _check_kept_out(trainer.plan, stopping)
-    _check_measured_alike(history, stopping, trainer.ledger)
-    if ends:
-        _check_learned(trainer)
-    else:
-        _check_room(trainer, stopping)
-
-
-def _check_kept_out(plan: TrainingPlan, stopping: EarlyStopping | None) -> None:
-    """A measurement is priced for one of the units that were kept out; the run, for one of the plan's."""
-    if stopping is not None and stopping.held.rows.unit != plan.unit:
-        raise InvalidInput(
-            f"expected records kept out that are one {plan.unit} each, as the plan protects, got "
-            f"unit={stopping.held.rows.unit!r}; declare the unit of the data set, of which each has one row"
-        )
-
-
-def _check_measured_alike(
-    history: Sequence[EpochReport], stopping: EarlyStopping | None, ledger: Ledger | None
-) -> None:
-    """Without a ledger, whose filter holds for any choice, the price is that of what was fixed in advance."""
-    before = {report.held_out_epsilon for report in history if report.held_out_accuracy is not None}
-    now = None if stopping is None else stopping.epsilon
-    if before and ((ledger is None and before != {now}) or None in before):
-        raise Refused(
-            f"expected stopping= with the ε at which this run was measured before, got ε={now}; a run without "
-            "a ledger measures alike until its end: give the same, or begin anew in another folder"
-        )
-
-
-def _looks(history: Sequence[EpochReport], relation: Relation) -> DpEvent:
-    """What was released of the records kept out."""
-    prices = [report.held_out_epsilon for report in history if report.held_out_epsilon is not None]
-    return compose(*(repeat(price(one, relation), prices.count(one)) for one in dict.fromkeys(prices)))
-
-
-def _looks_at_most(
-    plan: TrainingPlan, history: Sequence[EpochReport], stopping: EarlyStopping | None
-) -> DpEvent:
-    """The same, and one more for each epoch of the plan that was not measured."""
-    done = _looks(history, plan.relation)
-    if stopping is None:
-        return done
-    measured = sum(report.held_out_epsilon is not None for report in history)
-    left = plan.epochs_at(plan.steps) - measured
-    return compose(done, stopping.event(left, relation=plan.relation))
-
-
-def _check_room(trainer: PrivateTrainer, stopping: EarlyStopping | None) -> None:
-    """Refuse now what would be refused later: the whole plan, and every measurement that there can be."""
-    if stopping is None or trainer.ledger is None or trainer.charge is not None:
+        noted = json.loads((folder / ROWS_NOTE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return  # begun with data that are read item by item
+    found = _digests(data, bytes.fromhex(noted["key"]))
+    if found is None:
         return
-    plan = trainer.plan
-    left = plan.epochs_at(plan.steps) - plan.epochs_at(trainer.steps_done)
-    events = [stopping.event(left, relation=plan.relation)]
-    if trainer.reservation is None:
-        events.append(plan.event())
-    trainer.ledger.check(events, relation=plan.relation, unit=plan.unit)
+    if any(noted[name] != found[name] for name in ("shapes", "whole")):
+        raise Refused(
+            f"expected the rows that the run in {folder.parent} began with, in the same order, got others; "
+            "give the same, end the run as it is (--finish, or finish=True in Python), or begin anew in "
+            "another folder, which is charged anew"
+        )
+    if noted["real"] != found["real"]:
+        warnings.warn(
+            f"the run in {folder.parent} began with other numbers in its rows, and goes on with those given "
+            "now; if it is not that they were computed anew, as on another machine, stop it and begin anew in "
+            "another folder",
+            SettingsChanged,
+            stacklevel=4,
+        )
 
 
-def _result(
-    trainer: PrivateTrainer,
-    delta: float,
-    history: Sequence[EpochReport],
-    stopping: EarlyStopping | None,
-    caveats: tuple[str, ...],
-    seconds: float,
-) -> TrainingResult:
-    looks = _looks(history, trainer.plan.relation)
-    at_most = _looks_at_most(trainer.plan, history, stopping)
-    epsilon = trainer.epsilon(delta, beside=looks, beside_planned=at_most)
-    if trainer.ledger is not None and not isinstance(looks, NoEvent):
-        caveats = (*caveats, f"{MEASURED_BESIDE} {epsilon:.4g}")
-    certificate = trainer.certificate(delta=delta, caveats=caveats, beside=looks, beside_planned=at_most)
-    return TrainingResult(
-        model=trainer.model,
-        plan=trainer.plan,
-        epsilon=epsilon,
-        delta=delta,
-        history=tuple(history),
-        certificate=certificate,
-        seconds=seconds,
-    )
-
-
-def _public_report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> EpochReport:
-    with trainer.averaged() as model:
-        measured = None if test is None else evaluate(model, test)
-    return EpochReport(
-        epoch=trainer.plan.epochs_at(trainer.steps_done),
-        step=trainer.steps_done,
-        epsilon_if_fixed_in_advance=trainer.epsilon_if_fixed_in_advance(delta),
-        test_accuracy=None if measured is None else measured.accuracy,
-        test_loss=None if measured is None else measured.loss,
-    )
-
-
-def _put_average_in_place(trainer: PrivateTrainer) -> None:
-    with torch.no_grad():
-        for name, value in trainer.average.values.items():
-            trainer.parameters[name].copy_(value)
+def _digests(data: Any, key: bytes) -> dict[str, str] | None:
+    """Digest the columns; of large ones evenly spaced rows."""
+    columns = columns_of(data)
+    if columns is None:
+        return None
+    kinds = {name: hashlib.blake2b(key=key, digest_size=32) for name in ("shapes", "whole", "real")}
+    for column in pytree.tree_leaves(columns):
+        kinds["shapes"].update(f"{tuple(column.shape)} {column.dtype};".encode())
+        real = column.is_floating_point() or column.is_complex()
+        kept = column.detach().resolve_conj().resolve_neg()[:: max(1, math.ceil(column.nbytes / _MOST_BYTES))]
+        for part in kept.split(max(1, _AT_ONCE * len(kept) // max(1, kept.nbytes))):
+            kinds["real" if real else "whole"].update(
+                part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            )
+    return {name: digest.hexdigest() for name, digest in kinds.items()}

@@ -1,4 +1,4 @@
-"""Scaling by declared bounds: what a private estimator takes in place of a scaler that looks at the rows."""
+"""Scaling by declared bounds: for private estimators, in place of a scaler that looks at the rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.errors import InvalidInput
 
 
 class BoundedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Scales features from declared bounds to ±1, and clips what lies beyond; nothing is read off the rows.
+    """Scales features from declared bounds to ±1, and clips values beyond; nothing is read off the rows.
 
     Args:
         bounds: The lowest and the highest value of a feature, said without looking at the rows: one pair for

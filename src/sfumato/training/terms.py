@@ -1,4 +1,4 @@
-"""What the examples of a chunk add to one parameter, in the form that is cheapest to clip.
+"""Gradients of a chunk's examples for one parameter, in the form that is cheapest to clip.
 
 Rules hand over a `Contribution` with one entry for each row: `Factors` (the gradient is Σₚ gₚ aₚᵀ), `Rows`
 (the gradient itself) or `Lookups` (gradients of looked-up table rows). `term` merges the rows of each
@@ -10,7 +10,7 @@ privacy unit and decides how the norm will be had:
 
 A term gives each unit's squared norm, with a bound of its rounding error (the slack) where that is not small
 for sure, and the sum weighted by the coefficients (in `out`, which holds zeros, where that saves writing
-zeros); `rounding` bounds what rounding does to both.
+zeros); `clip.rounding` bounds the rounding errors of both.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fold:
     banded: bool = False
 
     def __call__(self, matrices: Tensor, out: Tensor | None = None) -> Tensor:
-        """(…, groups, outputs, inputs) → (…, *shape); `out`: zeros for what would be mostly zero."""
+        """(…, groups, outputs, inputs) → (…, *shape); `out`: zeros for a result that is mostly zero."""
         lead = matrices.shape[:-3]
         if self.banded:
             matrices = matrices.transpose(-3, -2)
@@ -87,7 +87,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Windows:
-    """What each output position of a convolution sees: overlapping windows of its input, not copied yet.
+    """Overlapping windows of a convolution's input, one for each output position, not copied yet.
 
     Written out, windows are many times larger than the input they come from; a product takes them a few rows
     at a time, so that the copy is still in the cache when it is read.
@@ -166,7 +166,7 @@ def cut(contribution: Contribution, rows: slice) -> Contribution:
 
 @dataclass(frozen=True)
 class Weights:
-    """What each unit counts in a sum."""
+    """The weight of each unit in a sum."""
 
     values: Tensor  # (units,)
 
@@ -213,6 +213,9 @@ class Materialised:
     def without(self, units: Tensor) -> Materialised:
         return replace(self, gradients=_zeroed(self.gradients, units))
 
+    def first(self, units: int) -> Materialised:
+        return replace(self, gradients=self.gradients[:units], norms=None)
+
 
 @dataclass(frozen=True)
 class Gram:
@@ -243,18 +246,20 @@ class Gram:
         scaled = self.gradients * weights.values[:, None, None, None]
         if is_small(*shape):
             return self.fold(_products_side_by_side(scaled, self.inputs, per_product), out)
-        if groups == 1:
-            return self.fold(_products_by_tiles(scaled, self.inputs, per_product * positions), out)
-        parts = list(zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True))
-        blocks = products_per_block(len(parts))
-        sums = [_products(parts[start : start + blocks]) for start in range(0, len(parts), blocks)]
-        return self.fold(_total(sums), out)
+        sums = [
+            _products_by_tiles(scaled[:, group], self.inputs[:, group], per_product * positions)
+            for group in range(groups)
+        ]
+        return self.fold(torch.stack(sums) if groups > 1 else sums[0].unsqueeze(0), out)
 
     def gradient(self, units: Tensor) -> Tensor:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
 
     def without(self, units: Tensor) -> Gram:
         return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
+
+    def first(self, units: int) -> Gram:
+        return replace(self, inputs=self.inputs[:units], gradients=self.gradients[:units])
 
 
 @dataclass(frozen=True)
@@ -287,6 +292,16 @@ class Sparse:
 
     def without(self, units: Tensor) -> Sparse:
         return replace(self, values=_zeroed(self.values, units[self.unit]))
+
+    def first(self, units: int) -> Sparse:
+        touched = int((self.unit < units).sum())
+        return replace(
+            self,
+            unit=self.unit[:touched],
+            index=self.index[:touched],
+            values=self.values[:touched],
+            units=units,
+        )
 
 
 Term: TypeAlias = Materialised | Gram | Sparse
@@ -367,7 +382,7 @@ def slack_factor(groups: int, positions: int, width: int, height: int, unit: flo
     """κu: the number of roundings behind a Gram norm, times the unit roundoff.
 
     Never less than `_LEAST_SLACK`: where S exceeds the norm by more than √(SLACK_SHARE / κu) the gradient is
-    formed, so that a large κu bounds what rounding can do to the sum.
+    formed, so that a large κu bounds the rounding error of the sum.
     """
     return max(_LEAST_SLACK, (width + height + 2 * positions + groups + 8) * unit)
 
@@ -509,7 +524,7 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
 
 
 def is_small(groups: int, width: int, height: int) -> bool:
-    """Whether products of a Gram term's sum are made side by side, and added in float64."""
+    """Whether products of a Gram term's sum are made side by side, and added by eights."""
     return groups == 1 and width * height <= _CACHED
 
 
@@ -523,27 +538,16 @@ def products_per_block(products: int) -> int:
     return math.isqrt(max(0, products - 1)) + 1
 
 
-def _products(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Σ over units and positions of g aᵀ: (groups, outputs, inputs).
-
-    Each product is made by itself and then added. `addmm_` adds its pairs to what is there one by one on some
-    processors, so that many more roundings lie behind a sum than its products have.
-    """
-    (gradients, inputs), *more = ((_by_group(g), _by_group(a)) for g, a in parts)
-    total = gradients.transpose(1, 2) @ inputs
-    for gradients, inputs in more:
-        total += gradients.transpose(1, 2) @ inputs
-    return total
-
-
 def _products_by_tiles(gradients: Tensor, inputs: Tensor, pairs: int) -> Tensor:
-    """The same for one group, `pairs` of a unit and a position in each product.
+    """Σ over units and positions of g aᵀ, `pairs` of a unit and a position in each product.
 
-    A part of the matrix at a time, so that what is added up stays in the cache.
+    A part of the matrix at a time, so that the sums stay in the cache. Each product is made by itself
+    and then added: `addmm_` adds its pairs to the sum one by one on some processors, so that many more
+    roundings lie behind a sum than its products have.
     """
-    g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
+    g, a = gradients.flatten(0, 1), inputs.flatten(0, 1)  # (units · positions, width)
     if len(g) <= pairs:
-        return (g.t() @ a).unsqueeze(0)
+        return g.t() @ a
     parts = list(zip(torch.split(g, pairs), torch.split(a, pairs), strict=True))
     blocks = products_per_block(len(parts))
     total = g.new_empty(g.shape[1], a.shape[1])
@@ -556,7 +560,7 @@ def _products_by_tiles(gradients: Tensor, inputs: Tensor, pairs: int) -> Tensor:
             for left, right in more:
                 block += torch.mm(left[:, rows].t(), right[:, columns], out=product)
             tile.copy_(block) if first == 0 else tile.add_(block)
-    return total.unsqueeze(0)
+    return total
 
 
 def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
@@ -568,7 +572,7 @@ def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) -> Tensor:
-    """The same for one group, from products that are made in one go and added in float64."""
+    """The same for one group, from products that are made in one go and added by eights, and in float64."""
     g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
     pairs = per_product * gradients.shape[2]
     whole, step = len(g) // pairs * pairs, max(1, _SIDE_BY_SIDE // (g.shape[1] * a.shape[1])) * pairs
@@ -576,19 +580,27 @@ def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) 
     for start in range(0, whole, step):
         some = slice(start, min(start + step, whole))
         left, right = (factor[some].view(-1, pairs, factor.shape[1]) for factor in (g, a))
-        sums.append(torch.bmm(left.transpose(1, 2), right).sum(0, dtype=torch.float64))
+        sums.append(_by_eights(torch.bmm(left.transpose(1, 2), right)).double())
     return _total(sums).to(g.dtype).unsqueeze(0)
 
 
-def _by_group(factor: Tensor) -> Tensor:
-    """(units, groups, positions, width) → (groups, units · positions, width)."""
-    return factor.transpose(0, 1).flatten(1, 2)
+def _by_eights(values: Tensor) -> Tensor:
+    """Σ over the first dimension, eight at a time, and eight of these: few roundings lie behind an element."""
+    while len(values) > 1:
+        whole = len(values) // 8 * 8
+        sums = [values[:whole].view(-1, 8, *values.shape[1:]).sum(1)] if whole else []
+        sums += [values[whole:].sum(0, keepdim=True)] if whole < len(values) else []
+        values = _end_to_end(sums)
+    return values[0]
+
+
+def depth_by_eights(count: int) -> int:
+    """Additions behind an element of a sum of so many values by `_by_eights`."""
+    return 0 if count <= 1 else min(count, 8) - 1 + depth_by_eights(-(-count // 8))
 
 
 _ALIGNMENT = 64
-_SLAB = (
-    64 << 20
-)  # bytes; the system takes back what is so large when it is freed, and gives pages as they are used
+_SLAB = 64 << 20  # bytes; more than malloc keeps, so that pages are given as they are used
 
 
 class Workspace:
@@ -621,7 +633,7 @@ class Workspace:
 
     @contextmanager
     def returned(self) -> Iterator[None]:
-        """What is taken within is free again afterwards."""
+        """Free afterwards all memory that is taken within."""
         before = self._at
         try:
             yield

@@ -120,7 +120,7 @@ def trace(
         The graph.
 
     Raises:
-        UnsupportedModel: If the code asks for values, writes to weights, or does what is not on the list.
+        UnsupportedModel: If the code asks for values, writes to weights, or calls an unlisted operation.
 
     >>> row = trace(nn.Linear(2, 1), lambda out, _: out[:, 0], torch.zeros(1, 2), torch.zeros(1))
     >>> row.trainable
@@ -164,7 +164,7 @@ def trace(
 
 
 def placed(graph: fx.Graph, device: torch.device) -> None:
-    """Let what a graph makes of nothing lie on a device."""
+    """Create the constants of a graph on a device."""
     for node in graph.nodes if device.type != "cpu" else ():
         schema = getattr(node.target, "_schema", None)
         if schema is not None and any(argument.name == "device" for argument in schema.arguments):
@@ -172,7 +172,7 @@ def placed(graph: fx.Graph, device: torch.device) -> None:
 
 
 def _run_once(model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
-    """Run the code on a made-up row, so that what it keeps for later calls has values."""
+    """Run the code on a made-up row, so that caches for later calls have values."""
     copies = {name: tensor.detach().clone() for name, tensor in all_tensors(model).items()}
     swapped = nn.utils.stateless._reparametrize_module(model, copies, tie_weights=True)
     row_inputs, row_targets = random_rows(example, 1)
@@ -224,7 +224,7 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
     return losses if copies == 1 else losses.view(rows, copies).mean(1)
 
 
-# What the code may not do
+# Operations that code may not call
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -273,7 +273,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if make is None:
             raise UnsupportedModel(
                 f"expected random draws that can be inputs of a graph, got {_name(func)} at {self.line}; use "
-                "torch.rand, torch.randn or dropout"
+                "torch.rand, torch.randn or dropout, and F.gumbel_softmax(scores, hard=True) for a class"
             )
         drawn = make(self, **given)
         return given["self"].copy_(drawn) if name.endswith("_") else drawn
@@ -317,7 +317,7 @@ def _memory(values: Any) -> set[int]:
 
 
 class Recorder(Watch):  # type: ignore[no-untyped-call]
-    """Writes what is called on tensors without values into a graph, each operation by its decomposition."""
+    """Records operations on tensors without values in a graph, each by its decomposition."""
 
     def __init__(self, table: Mapping[Any, Callable[..., Any]], fake: FakeTensorMode | None = None) -> None:
         super().__init__()
@@ -351,9 +351,9 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
                 result = small(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if torch.Tag.inplace_view in func.tags:  # what it was like before
-            self._node(args[0]).meta["val"] = args[0].detach()
-        elif func._schema.is_mutable and (pure := self._pure(func, args)) is not None:
+        if torch.Tag.inplace_view in func.tags:
+            return self._seen_otherwise(func, args, kwargs)
+        if func._schema.is_mutable and (pure := self._pure(func, args)) is not None:
             with self:
                 result = pure(*args, **kwargs)
             if result.dtype == args[0].dtype:
@@ -372,6 +372,18 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
         for place, each in enumerate(result if isinstance(result, list | tuple) else []):
             if isinstance(each, Tensor):
                 self._noted(self._graph.call_function(operator.getitem, (node, place)), each)
+        return result
+
+    def _seen_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Note a change of shape in place, such as `transpose_`, as the view that it is."""
+        node = self._node(args[0])
+        node.meta["val"] = args[0].detach()  # the shape before
+        packet = getattr(aten, func._schema.name.removeprefix("aten::")[:-1])
+        view = getattr(packet, func._overloadname, None) or packet.int
+        made = self._graph.call_function(view, (node, *args[1:]), kwargs)
+        result = func(*args, **kwargs)
+        made.meta["val"], made.meta["line"] = result.detach(), self.line
+        self._nodes[id(args[0])] = made
         return result
 
     def _pure(self, func: Any, args: Any) -> Any:
@@ -466,7 +478,7 @@ def _asks(func: Any, args: Any) -> bool:
 
 
 def _is_constant(args: Any) -> bool:
-    """Whether values are asked of what the code brought along, or of real tensors."""
+    """Whether values are asked of constants of the code, or of real tensors."""
     held = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
     return all(not isinstance(each, FakeTensor) or each.constant is not None for each in held)
 
@@ -508,7 +520,7 @@ def _line() -> str | None:
 
 @contextmanager
 def _explained(watch: Watch) -> Iterator[None]:
-    """Turns what a trace raises into a sentence; there is nothing private in it."""
+    """Turn an error of a trace into a sentence; there is nothing private in it."""
     try:
         yield
     except (UnsupportedModel, InvalidInput):
@@ -626,7 +638,7 @@ def _check_constants(graph: fx.Graph, constants: Mapping[str, Constant], model: 
                 f"expected {name} to be reached through the model, got the tensor itself at {line}; write "
                 f"model.{name} where it is used"
             )
-        detached = (aten.detach.default, aten.alias.default)  # of a constant, alias is what detach leaves
+        detached = (aten.detach.default, aten.alias.default)  # detach of a constant is recorded as alias
         if value.requires_grad and any(user.target not in detached for user in node.users):
             raise UnsupportedModel(
                 f"expected tensors that learn to be parameters of the model, got one of shape "
@@ -654,9 +666,11 @@ def _without_writes(traced: fx.GraphModule, watch: Recorder, weights: Sequence[s
         if place is None or place < len(weights):
             name = weights[place] if place is not None else "memory that outlasts the row"
             raise UnsupportedModel(
-                f"expected a model that writes to no weight or buffer, got a write to {name} at {line}; "
-                "keep state outside of the model; in the place of BatchNorm put GroupNorm "
-                "(sfumato.models.replace_batchnorm(model)), or call eval()"
+                f"expected a model that writes to no weight or buffer, got a write to {name} at "
+                f"{line or 'a module of torch'}; keep state outside of the model; in the place of BatchNorm "
+                "put GroupNorm (sfumato.models.replace_batchnorm(model)), in that of spectral norm"
+                " weight_norm, "
+                "or call eval() on the layer"
             )
         node.replace_all_uses_with(node.args[1])
         pure.graph.erase_node(node)
@@ -705,7 +719,7 @@ _CONTIGUOUS = aten.native_group_norm_backward.default  # takes its arguments for
 
 
 def _simplify(graph: fx.GraphModule) -> None:
-    """Drop copies, what is computed twice and what is not needed."""
+    """Drop copies, repeated operations and unused ones."""
     for node in graph.graph.nodes:
         if node.target in _SAME:
             for user in list(node.users):
@@ -716,6 +730,8 @@ def _simplify(graph: fx.GraphModule) -> None:
             aten._unsafe_view.default,
         ):  # strides are not those of the trace
             node.target = aten.reshape.default
+        elif node.target is aten.sum.dim_IntList and not node.kwargs and _of_single_elements(node):
+            node.target, node.args = aten.reshape.default, (node.args[0], list(node.meta["val"].shape))
         elif node.target is aten.unsafe_split.Tensor:
             node.target = aten.split.Tensor
         elif node.target in (aten.t.default, aten.transpose.int):
@@ -735,6 +751,13 @@ def _simplify(graph: fx.GraphModule) -> None:
                 graph.graph.erase_node(node)
 
 
+def _of_single_elements(node: Any) -> bool:
+    """Whether a sum is over dimensions of size 1 alone, and of the type of its elements."""
+    values, dims = node.args[0].meta["val"], node.args[1] or []
+    same = values.dtype == node.meta["val"].dtype
+    return same and bool(dims) and all(values.shape[dim] == 1 for dim in dims)
+
+
 def _key(node: fx.Node) -> Any:
     """Equal for two nodes that compute the same value."""
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
@@ -746,6 +769,7 @@ def _check(graph: fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem and not is_allowed(node):
             raise UnsupportedModel(
-                f"expected operations on the closed list, got {_name(node.target)} at {node.meta.get('line')}; "
-                "write it in other operations of torch, or freeze the part that needs it"
+                f"expected operations on the closed list, got {_name(node.target)} at "
+                f"{node.meta.get('line')}; write it in other operations of torch (windows, as of STFT, by "
+                "Tensor.unfold or a convolution), or freeze the part that needs it"
             )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,51 +15,53 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sfumato import _validate
 from sfumato.accounting import DpEvent, NoEvent, compose
+from sfumato.caveats import Code
 from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Prices, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
 from sfumato.mechanisms.correlated import Past
 from sfumato.randomness import NoiseSource, Sampler, SecretStream, caveats_of_sampler
-from sfumato.training.agreement import digest, terms
-from sfumato.training.averaging import WeightAverage
-from sfumato.training.batches import Batch, StepUnits, TrainingData
-from sfumato.training.callbacks import Callback, Listeners
-from sfumato.training.checks import as_written
+from sfumato.training.checks import as_written, check_constants
 from sfumato.training.clip import SMALLEST_NORM, ChunkResult, Flat
-from sfumato.training.device_sum import DeviceSum
-from sfumato.training.devices import CPU, device_of
-from sfumato.training.distributed import ALONE, Peers
-from sfumato.training.drawing import Drawable, Draws
-from sfumato.training.engine import Engine, engine_for, settings_for
-from sfumato.training.interrupts import bare
+from sfumato.training.data import TrainingData, check_units, chosen_by
+from sfumato.training.devices import device_of
+from sfumato.training.distributed import ALONE, Peers, digest, share_out, terms
+from sfumato.training.engine import Engine, settings_for
 from sfumato.training.losses import LossFunction, Views, same_settings
-from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.ownership import Ownership, check_units, share_out
-from sfumato.training.past_noise import destroy_past_noise
+from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.plan import TrainingPlan
-from sfumato.training.private_log import PrivateLog
-from sfumato.training.setup import setup_of
-from sfumato.training.sources import ITEMS_BY_OWN_CODE, chosen_by
-from sfumato.training.state import TrainerState
-
-SHAPE_READ = (
-    "read from data: the shape and type of a row, from the first record; one of another shape in its place "
-    "would decide who counts; declare a public example"
+from sfumato.training.sampling import Batch, Drawable, Draws, Mask, StepUnits
+from sfumato.training.state import (
+    Callback,
+    PrivateLog,
+    Setup,
+    StepReport,
+    TrainerState,
+    WeightAverage,
+    setup_of,
 )
+
+_NEW_GRAPH = (
+    "expected model, loss and views that compute what they did, got another graph of them; their code reads a "
+    "value that has changed since, such as an entry of a dict or a global name in an inner function: make it "
+    "an attribute of the module, or a variable that the loss itself closes over"
+)
+_GRAPHS = 2  # kept for code that alternates, such as two losses
 _LEAST_CHUNK = 32  # rows
 _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
 
 
 class PrivateTrainer:
-    """Takes the steps of a plan: sample, clip each unit's gradient, sum, add noise, let the optimizer move.
+    """Take the steps of a plan: sample, clip each unit's gradient, sum, add noise, let the optimizer move.
 
     Wraps neither the model nor the optimizer. Model, loss and views are traced into a graph first, on tensors
-    without values and on made-up rows; private rows meet the graph and nothing else. What cannot be trained is
-    refused there. Then the whole plan is reserved in the ledger, before the first row is looked at. `finish`
-    settles it to the steps that were started. What a loop shows of its steps before `save_checkpoint` or
-    `finish` has told the ledger is not yet released: keep it to yourself.
+    without values and on made-up rows; private rows meet the graph and nothing else. Code that cannot be
+    trained is refused there. Then the whole plan is reserved in the ledger, before the first row is looked at.
+    `finish` settles it to the steps that were started. Figures of steps that neither `save_checkpoint` nor
+    `finish` has told the ledger of are not yet released: do not pass them on.
 
     *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
     moves the weights, or raises; a unit whose gradient is not finite, or that meets a value without a result,
@@ -69,15 +73,16 @@ class PrivateTrainer:
         model: Any module that a graph can be traced of, without batch statistics. Of one that torch.compile
             made, the module inside is trained.
         optimizer: Any torch optimizer over the model's parameters.
-        plan: What will be done, priced.
+        plan: The plan of the run, priced.
         ledger: Where the plan is reserved; without one nothing is recorded, and the certificate says so.
         purpose: One line for the ledger's readers.
         sampler: The secret stream. A seeded one is for tests: ledger and certificate then say that the run
             is not private.
         peers: The processes that take each step together.
-        public: Tensors that model, loss or views bring along though they are large: nobody's data.
-        on_reserved: Called with the trainer when the plan is reserved and no row was touched yet, to note
-            down where the run can be taken up after a crash. If it raises, the reservation is given back.
+        public: Public tensors that model, loss or views bring along though they are large.
+        on_reserved: Called with the trainer inside the ledger's transaction that reserves the plan, before a
+            row is touched, to note down where the run can be taken up after a crash. If it raises, nothing is
+            reserved.
         callbacks: Told of steps once they are durable.
 
     Raises:
@@ -110,16 +115,16 @@ class PrivateTrainer:
         model = as_written(model)
         self.model, self.optimizer, self._plan, self.ledger = model, optimizer, plan, ledger
         self.purpose, self.on_reserved = purpose, on_reserved
-        self.on_reserving: Callable[[PrivateTrainer], None] | None = None  # inside the ledger's transaction
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
-        self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
+        self.at_the_end: dict[Path, Callable[[], None]] = {}  # removes secrets beside each checkpoint
         self.peers, self._public = peers, tuple(public)
         self.parameters = trainable_parameters(model)
         _check_optimizer(optimizer, self.parameters)
         self.average = WeightAverage(self.parameters, plan.average_decay)
         self.private_log = PrivateLog()
-        self.listeners = Listeners(callbacks)
+        self.callbacks = tuple(callbacks)
+        self._untold: list[StepReport] = []  # steps that are not durable yet
         self.keeps_checkpoints = False
         self._clip_norm = plan.clip_norm
         self._steps_done = 0
@@ -129,22 +134,23 @@ class PrivateTrainer:
         self.charge: Charge | None = None
         self._ended_before = False  # whether it was taken up after its last step, settled already
         self._seeded_before = False  # whether steps before a resume had noise from a seeded stream
-        self._chosen = Chosen()  # by whose draws rows, or when to stop, were chosen
+        self._chosen = Chosen()  # the draws that chose rows, or when to stop
         self.device = device_of(model)
-        self._sum = _sum_on(self.device, self.parameters)
+        self._sum = NoisySum(self.parameters)
         self._chunk_error = 0.0
         self._largest_chunk = 0
         self._chunks = 0
-        self._reserved = False
-        # From what the steps met.
-        self._caveats: set[str] = set(caveats_of_sampler(self._sampler))
+        self._reserved = self._reserving = False
+        self._caveats: set[str] = set(caveats_of_sampler(self._sampler))  # from the steps so far
         self._eta_before: float | None = None  # the largest of steps before a resume
-        self._views: str | None = None  # by which the rows of the run are seen, by name
-        self.setup = setup_of(optimizer)  # what checkpoints keep of it, and compare
-        self._owned = Ownership(None)
+        self.setup: Setup = setup_of(optimizer)  # that checkpoints keep, and compare
+        self._mine: Mask | None = None  # the units that this rank works on
         self._draws = Draws(plan, self._sampler)
         self._engine: Engine | None = None
-        self._settings: list[Any] = []  # for which it was made
+        self._traced_for: TrainingData | None = None
+        self._modes: dict[nn.Module, bool] = {}  # of the last step
+        self._engines: deque[tuple[list[Any], Engine]] = deque(maxlen=_GRAPHS)  # with their settings
+        self._graph_before: Mapping[str, str] = {}  # of steps before a resume, where another is not accepted
         self._prepared_for: Engine | None = None  # for which chunks and η were chosen
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -186,21 +192,15 @@ class PrivateTrainer:
         if self._ended_before and self.steps_done == self.plan.steps:
             return
         with self.peers.together("to read its data"):
-            check_units(self.plan, units)
-            self._see_by(views)
-            most = self.plan.rows_per_unit
+            check_units(self.plan, data, units)
             source = TrainingData(
-                data,
-                units=units,
-                rows_per_unit=most,
-                views=views,
-                example=example,
+                data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views, example=example
             )
             self.rest_on(chosen_by(data))
             if source.read_by_code:
-                self._caveats.add(ITEMS_BY_OWN_CODE)
+                self._caveats.add(Code.ITEMS_BY_OWN_CODE())
             if source.shape_was_read:
-                self._caveats.add(SHAPE_READ)
+                self._caveats.add(Code.SHAPE_READ())
             self._check_room()
             drawable = Drawable.of(data, units)
             goes_on = self._draws.goes_on(drawable, start=self.steps_done)
@@ -210,7 +210,7 @@ class PrivateTrainer:
         yield from self._draws.batches(
             drawable,
             source,
-            self._owned,
+            self._mine,
             start=self.steps_done,
             chunks=lambda: self._chunks if self._reserved else 0,  # no row is read before it is paid for
         )
@@ -221,14 +221,17 @@ class PrivateTrainer:
         """Take one private step. Nothing that depends on the batch is returned.
 
         Args:
-            batch: What `batches` gave.
+            batch: A batch that `batches` gave.
             loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
         """
         units = self._check_turn(batch)
         for parameter in self.parameters.values():
-            parameter.grad = None  # whether there is one, or what it is, decides nothing
+            parameter.grad = None  # it decides nothing
         with self.peers.together("to look at its model and loss"):
             engine = self._traced(units.data, loss_fn)
+            if self._graph_before:
+                _check_resumed_graph(self._graph_before, engine)
+                self._graph_before = {}
         if self.eta is None or (not self._reserved and self._prepared_for is not engine):
             with self.peers.together("to look at its model"):
                 self._prepare(units.data, engine)
@@ -239,7 +242,6 @@ class PrivateTrainer:
         mechanism = self._mechanism()
         failed: BaseException | None = None
         try:
-            self._sum.prepare(mechanism, self._noise_source)
             with self.peers.together("in a step"):
                 below: float = self._add_up(units, engine, mechanism)
             gradients = self.peers.release(
@@ -248,7 +250,7 @@ class PrivateTrainer:
             below = self._noisy_count(below)
         except BaseException as error:
             self._sum.discard()
-            failed = bare(error)
+            failed = _bare(error)
         if failed is not None:
             raise failed  # out here, where no error is handled any more that it would remember
         self._move(gradients)
@@ -269,48 +271,78 @@ class PrivateTrainer:
         Raises:
             UnsupportedModel: If model or loss mix rows.
             Refused: If this trainer has taken steps.
-
-        >>> from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
-        >>> model = nn.Linear(2, 2)
-        >>> plan = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=2.0)
-        >>> trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=None)
-        >>> trainer.rehearse((torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)), cross_entropy)
-        >>> trainer.eta < 0.01
-        True
         """
         if self._reserved:  # chunks and η of another graph would be those of the steps to come
             raise Refused("expected a rehearsal before the first step, got one after it; make another trainer")
         source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, views=views)
         self._prepare(source, self._traced(source, loss_fn))
 
-    def _see_by(self, views: Views | None) -> None:
-        """A run that is taken up sees rows as it did: a mixture would be nobody's result."""
-        name = "" if views is None else str(getattr(views, "__qualname__", type(views).__name__))
-        if self.steps_done and self._views not in (None, name):
-            raise Refused(
-                f"expected the views that the run began with ({self._views or 'none'}), got {name or 'none'}; "
-                "give the same options, or begin anew in another folder"
-            )
-        self._views = name
-
     def _note(self, gradients: dict[str, Tensor]) -> None:
-        """Tell of the step, or keep it until it is durable."""
-        rate = self.optimizer.param_groups[0]["lr"]
-        self.listeners.note(self.steps_done, learning_rate=rate, clip_norm=self.clip_norm, noised=gradients)
+        """Tell callbacks of the step, or keep it until it is durable."""
+        if self.callbacks:
+            norms = torch.stack([torch.linalg.vector_norm(part.double()) for part in gradients.values()])
+            report = StepReport(
+                step=self.steps_done,
+                learning_rate=float(self.optimizer.param_groups[0]["lr"]),
+                clip_norm=self.clip_norm,
+                gradient_norm=float(torch.linalg.vector_norm(norms)),
+            )
+            self._untold.append(report)
         if self.ledger is None and not self.keeps_checkpoints:
-            self.listeners.tell()
+            self.tell_callbacks()
+
+    def tell_callbacks(self) -> None:
+        """Tell of the steps that are durable now."""
+        waiting, self._untold = self._untold, []
+        for report in waiting:
+            for callback in self.callbacks:
+                callback.on_step(report)
 
     def _traced(self, data: TrainingData, loss_fn: LossFunction) -> Engine:
-        """The graph of model, loss and views; traced again where a setting that it depends on has changed."""
-        settings = [*settings_for(self.model, loss_fn, data.example, data.views), data]
-        if self._engine is None or not same_settings(self._settings, settings):
+        """Return the graph of model, loss and views, traced again where a setting has changed."""
+        settings = settings_for(self.model, loss_fn, data.example, data.views)
+        found = next((engine for before, engine in self._engines if same_settings(before, settings)), None)
+        if found is not None and (found, data) != (self._engine, self._traced_for):
+            check_constants(found.row, self.model, self._public, data.held)
+            found = found if found.digest_now() == found.digest else None
+        if found is None:
             self._check_parameters()
-            self._engine = engine_for(
+            found = Engine(
                 self.model, loss_fn, data.example, views=data.views, public=self._public, data=data.held
             )
-            self._settings = settings
-            self._caveats.update(self._engine.caveats)
-        return self._engine
+            self._engines.appendleft((settings, found))
+            self._caveats.update(found.caveats)
+        self._engine, self._traced_for = found, data
+        self._modes = {module: module.training for module in self.model.modules()}
+        return found
+
+    def check_graph(self) -> None:
+        """Trace again, and refuse another graph than that of the steps so far: values in it are stale.
+
+        It is traced in the modes of the steps, as a loop may evaluate its model before it saves. A setting that
+        the next step will notice, such as a variable of the loss, may have changed.
+        """
+        engine, data = self._engine, self._traced_for
+        if engine is None or data is None or self._graph_before or not self._steps_done:
+            return
+        settings = next(before for before, made in self._engines if made is engine)
+        now = {module: module.training for module in self.model.modules()}
+        try:
+            for module, mode in self._modes.items():
+                module.training = mode
+            seen = settings_for(self.model, engine.loss_fn, data.example, data.views)
+            stale = same_settings(settings, seen) and engine.digest_now() != engine.digest
+        finally:
+            for module, mode in now.items():
+                module.training = mode
+        if stale:
+            raise Refused(f"{_NEW_GRAPH}; go on from the last checkpoint, or begin anew")
+
+    def _graph(self) -> dict[str, str]:
+        """Return the digest of the graph of the steps so far, and the version of torch that runs it."""
+        if self._engine is None or self._graph_before:
+            return dict(self._graph_before)
+        return {"digest": self._engine.digest, "torch": torch.__version__}
 
     def _check_parameters(self) -> None:
         """Refuse a model whose parameters are not those that noise is drawn for and the optimizer moves."""
@@ -323,7 +355,7 @@ class PrivateTrainer:
             )
 
     def _add_up(self, units: StepUnits, engine: Engine, mechanism: GridGaussian) -> int:
-        """Add the clipped gradients of a step; returns what adaptive clipping counts, which has no noise."""
+        """Add the clipped gradients of a step; return the count of adaptive clipping, which has no noise."""
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         for number, rows in units.chunks(self._chunks):
             result = engine.clipped(
@@ -341,13 +373,10 @@ class PrivateTrainer:
         return below
 
     def finish(self) -> Charge | None:
-        """Settle the ledger to the steps that were started; the trainer takes no more steps.
+        """Settle the ledger to the steps that were started, and return the charge; no more steps are taken.
 
         Before the last step of the plan this makes a run that was stopped early, whose certificate says so: its
         price holds however the stop was decided, and is not that of a shorter plan.
-
-        Returns:
-            The settled charge; None without a ledger.
         """
         if self.reservation is not None:
             started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
@@ -355,14 +384,14 @@ class PrivateTrainer:
             self.reservation = None
         if self._correlated is not None:
             self._correlated.forget()
-        for checkpoint in self.past_noise_beside:
-            destroy_past_noise(checkpoint)
-        self.listeners.tell()
+        for forget in self.at_the_end.values():
+            forget()
+        self.tell_callbacks()
         return self.charge
 
     @property
     def plan(self) -> TrainingPlan:
-        """What is done; the same one for the whole run, by which it is priced."""
+        """The plan by which the run is priced; it is never replaced."""
         return self._plan
 
     @property
@@ -372,7 +401,7 @@ class PrivateTrainer:
 
     @property
     def steps_started(self) -> int:
-        """How many steps were begun, which is what is paid for."""
+        """How many steps were begun; these are paid for."""
         return self._steps_started
 
     @property
@@ -387,26 +416,22 @@ class PrivateTrainer:
 
     @property
     def sampler(self) -> Sampler:
-        """What noise and samples are drawn from; the same one for the whole run."""
+        """The stream of noise and samples; it is never replaced."""
         return self._sampler
 
     @property
     def private(self) -> bool:
-        """Whether nobody could predict the noise of any step, or who was chosen for it."""
+        """Whether no step had predictable noise, or units chosen by predictable draws."""
         return self.sampler.private and not self._seeded_before and self._chosen.private
 
     def rest_on(self, chosen: Chosen) -> None:
-        """Say that rows, or when to stop, were chosen by these draws; ledger and certificate then say so.
-
-        Args:
-            chosen: By whose draws.
-        """
+        """Note that rows, or when to stop, were chosen by these draws; ledger and certificate then say so."""
         self._chosen = self._chosen.joined(chosen)
         self._caveats.update(chosen.caveats)
 
     @property
     def state(self) -> TrainerState:
-        """Where the run is, besides weights and optimizer."""
+        """The state of the run, besides weights and optimizer."""
         return TrainerState(
             step=self.steps_done,
             clip_norm=self.clip_norm,
@@ -417,15 +442,16 @@ class PrivateTrainer:
             past_noise=self._past_noise(),
             caveats=frozenset(self._caveats),
             eta=self._largest_eta,
-            views=self._views,
             setup=self.setup,
+            graph=self._graph(),
         )
 
-    def take_up(self, state: TrainerState) -> None:
+    def take_up(self, state: TrainerState, *, accept_new_graph: bool = False) -> None:
         """Go on from where another run of the same plan was.
 
         Args:
-            state: What a checkpoint held.
+            state: The state that a checkpoint held.
+            accept_new_graph: Go on although model, loss and views have another graph, or torch another version.
 
         Raises:
             Refused: If this trainer has taken steps of its own, or lacks the noise that the next ones need.
@@ -448,46 +474,37 @@ class PrivateTrainer:
         self._ended_before = state.charge is not None
         self._caveats |= state.caveats
         self._eta_before = state.eta
-        self._views = state.views
         self.setup = {**self.setup, **state.setup}
+        self._graph_before = {} if accept_new_graph or not state.step else state.graph
 
-    # What it cost
+    # Price and certificate
 
     def epsilon(
         self, delta: float, *, beside: DpEvent | None = None, beside_planned: DpEvent | None = None
     ) -> float:
-        """ε at δ of the steps so far, as the certificate states it: the smaller of its figures.
+        """Return ε at δ of the steps so far, as the certificate states it: the smaller of its figures.
 
         Before the last step that is the price of a run that is stopped here, about that of the whole plan.
 
         Args:
             delta: The δ at which ε is wanted.
-            beside: What the run released beside its steps.
+            beside: Further releases of the run.
             beside_planned: All that it could have released, had it not been stopped.
-
-        Returns:
-            ε.
         """
         ran, planned = self._released(beside, beside_planned)
         return Prices.of(ran, delta, relation=self.plan.relation, planned=planned).epsilon
 
     def epsilon_if_fixed_in_advance(self, delta: float) -> float:
-        """ε at δ that a plan of as many steps as were started would have cost: a running figure for a display.
+        """Return ε at δ of a plan of as many steps as were started: a running figure for a display.
 
         It does not hold for a run that is stopped early; `epsilon` does.
-
-        Args:
-            delta: The δ at which ε is wanted.
-
-        Returns:
-            ε.
         """
         return self.plan.epsilon(delta, self.steps_started)
 
     def _released(
         self, beside: DpEvent | None, beside_planned: DpEvent | None
     ) -> tuple[DpEvent, DpEvent | None]:
-        """What ran and, if that is not all of it, what was planned: as the ledger has settled it, if it has."""
+        """Return the event that ran and, if that is not all, the planned one, as the ledger settled them."""
         started = self.steps_started
         ran, planned = self.plan.event(started), self.plan.event() if 0 < started < self.plan.steps else None
         if self.charge is not None:
@@ -499,7 +516,7 @@ class PrivateTrainer:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What the certificate says of the steps so far: how they were made, and with whose code."""
+        """The sentences of the certificate on how the steps so far were made."""
         return (*_standing_caveats(self.plan), *sorted(self._caveats))
 
     def certificate(
@@ -510,14 +527,14 @@ class PrivateTrainer:
         beside: DpEvent | None = None,
         beside_planned: DpEvent | None = None,
     ) -> Certificate:
-        """State what the steps so far cost and under which assumptions.
+        """State the price of the steps so far and its assumptions.
 
         With a ledger, call `finish` first: before that the certificate names no charge, and says so.
 
         Args:
             delta: The δ at which it is priced.
             caveats: Sentences to add.
-            beside: What the run released beside its steps; a ledger has entries of its own for that.
+            beside: Further releases of the run; a ledger has entries of its own for them.
             beside_planned: All that it could have released, had it not been stopped.
 
         Returns:
@@ -547,13 +564,17 @@ class PrivateTrainer:
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """The model with its averaged weights, if the plan averages; afterwards as it was.
-
-        Yields:
-            The model, within a `with` block.
-        """
-        with self.average.applied():
+        """Yield the model with its averaged weights, if the plan averages; afterwards it is as it was."""
+        kept = {name: self.parameters[name].detach().clone() for name in self.average.values}
+        try:
+            self.use_average()
             yield self.model
+        finally:
+            self.average.put(kept)
+
+    def use_average(self) -> None:
+        """Put the averaged weights, if the plan averages, in the place of the last."""
+        self.average.put(self.average.values)
 
     # Inside
 
@@ -578,7 +599,7 @@ class PrivateTrainer:
         self.eta, self._prepared_for = mechanism.eta, engine
 
     def _choose_chunks(self, source: TrainingData, engine: Engine, rows_a_chunk: int) -> None:
-        """So many chunks a step, and how much the sum of one of them may be rounded."""
+        """Set the number of chunks a step, and how much the sum of one of them may be rounded."""
         batch = self.plan.expected_batch / self.peers.count
         self._chunks = max(1, round(batch * source.rows_per_unit / rows_a_chunk))
         # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
@@ -587,27 +608,17 @@ class PrivateTrainer:
         self._chunk_error = engine.rounding_bound(units=self._largest_chunk, rows_per_unit=source.rows_per_unit)
 
     def _check_room(self) -> None:
-        """Refuse now what a step or the ledger would refuse later; it reserves nothing."""
+        """Refuse now a run that a step or the ledger would refuse later; it reserves nothing."""
         self._check_open()
         if self.ledger is not None and self.reservation is None and self.peers.leads:
             self.ledger.check(
                 self.plan.event(), relation=self.plan.relation, unit=self.plan.unit, resumable=True
             )
 
-    def _finished(self) -> Refused:
-        """Why no more steps are taken: what did not run was given back."""
-        return Refused(
-            f"expected a run that is not finished, got one that ended after {self.steps_done} of "
-            f"{self.plan.steps} steps, which the ledger has settled; its model can be released as it is; for "
-            "further steps begin a new run, which is charged anew: a fresh trainer without resume(), or "
-            "another folder"
-        )
-
     def _join(self, data: Any, units: npt.ArrayLike | None, views: Views | None, *, goes_on: bool) -> None:
         """Make sure that all ranks are about to do the same, on units that are on one rank each.
 
-        Where units were drawn before from the same data, each stays on its rank: what was drawn is not drawn
-        again by another.
+        Where units were drawn before from the same data, each stays on its rank.
         """
         if self.peers.several:
             with self.peers.together("to say what it is about to do"):
@@ -615,13 +626,12 @@ class PrivateTrainer:
                 facts["batches that were drawn"] = digest(str((goes_on, self._draws.waiting)))
             self.peers.require_same(facts, remedy="start all ranks with the same script, files and settings")
             if not goes_on:
-                self._owned = share_out(self.peers, data, units, key=self.peers.share_key(self.sampler))
+                self._mine = share_out(self.peers, data, units, key=self.peers.share_key(self.sampler))
 
     def _reserve(self) -> None:
-        """Pay for the whole plan, or go on under what was paid, before the first row is looked at."""
+        """Reserve the whole plan, or go on under a reservation, before the first row is looked at."""
         if self._reserved:
             return
-        is_new = self.reservation is None
         self.reservation = self.peers.reserve(
             self.ledger,
             self.plan.event(),
@@ -631,40 +641,28 @@ class PrivateTrainer:
             unit=self.plan.unit,
             private=self.private,
             begun=False,
-            noted=None if self.on_reserving is None else self._write_down,
+            noted=None if self.on_reserved is None else self._note_reservation,
         )
         with self.peers.together("to begin under its reservation"):
             if self.reservation is not None:
-                if is_new:
-                    self._tell_of_reservation(self.reservation)
                 self.reservation.begin()
         self._reserved = True
 
-    def _write_down(self, reservation: Reservation) -> None:
-        """Let `on_reserving` write down a reservation that is durable only after it; it holds it meanwhile."""
-        assert self.on_reserving is not None  # what is written down nowhere is not taken up
-        self.reservation = reservation
+    def _note_reservation(self, reservation: Reservation) -> None:
+        """Let `on_reserved` note down a reservation that is durable only after it."""
+        assert self.on_reserved is not None
+        self.reservation, self._reserving = reservation, True
         try:
-            self.on_reserving(self)
+            self.on_reserved(self)
         finally:
-            self.reservation = None
-
-    def _tell_of_reservation(self, reservation: Reservation) -> None:
-        """Let `on_reserved` note it down; where that fails, as on a full disk, nothing is spent."""
-        try:
-            if self.on_reserved is not None:
-                self.on_reserved(self)
-        except BaseException:
-            reservation.settle(NoEvent(), private=self.private)
-            self.reservation = None
-            raise
+            self.reservation, self._reserving = None, False
 
     @property
     def _noise_source(self) -> NoiseSource:
         return self.sampler if self._correlated is None else self._correlated
 
     def _past_noise(self) -> Past | None:
-        """What the steps to come need of the noise so far; nothing before the first and after the last."""
+        """Return the noise that the steps to come need; none before the first and after the last."""
         noise = self._correlated
         if (
             noise is None
@@ -689,22 +687,27 @@ class PrivateTrainer:
         )
 
     def _check_turn(self, batch: Batch) -> StepUnits:
-        """What was drawn for the next step, if that may be taken and this batch stands for it."""
+        """Return the draw of the next step, if that may be taken and this batch stands for it."""
         self._check_open()
         return self._draws.find(batch, self.steps_done)
 
     def _check_open(self) -> None:
         """Refuse steps of a trainer that is finished, or one of whose steps was begun and not ended."""
         if self.charge is not None:
-            raise self._finished()
-        if self.steps_started != self.steps_done:
+            raise Refused(
+                f"expected a run that is not finished, got one that ended after {self.steps_done} of "
+                f"{self.plan.steps} steps, which the ledger has settled; its model can be released as it is; "
+                "for further steps begin a new run, which is charged anew: a fresh trainer without resume(), "
+                "or another folder"
+            )
+        if self.steps_started != self.steps_done or self._reserving:
             raise Refused(
                 f"expected to take step {self.steps_done} once, got it again; it was begun, and a step that "
                 "failed is not repeated: go on from a checkpoint, or make a new trainer"
             )
 
     def _start(self, batch: Batch) -> None:
-        """Count the step. What ran since its turn was checked, a loss or a listener, may have taken it."""
+        """Count the step. Code that ran since its turn was checked, a loss or a callback, may have taken it."""
         self._check_turn(batch)
         self._draws.take(batch, self.steps_done)
         self._steps_started += 1
@@ -719,7 +722,7 @@ class PrivateTrainer:
     def _move(self, gradients: dict[str, Tensor]) -> None:
         versions = [parameter._version for parameter in self.parameters.values()]
         for name, parameter in self.parameters.items():
-            parameter.grad = gradients[name].to(parameter.dtype)
+            parameter.grad = gradients[name].to(parameter.device, parameter.dtype)
         self.optimizer.step()
         if any(group.get("fused") for group in self.optimizer.param_groups):
             return  # torch's fused kernels write without counting a version
@@ -728,13 +731,13 @@ class PrivateTrainer:
                 raise Refused(f"the optimizer did not move {name}; nothing was learned from what was spent")
 
     def _below(self, result: ChunkResult) -> int:
-        """Twice the number of units below the clipping norm, each shifted by ½; counted if anybody asks."""
+        """Return twice the number of units below the clipping norm, each shifted by ½; 0 if it is fixed."""
         if self.plan.adaptive is None:
             return 0
         return int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
 
     def _noisy_count(self, below: float) -> float:
-        """Of the units below the clipping norm, shifted by ½ each; nothing where nobody asks."""
+        """Return the noisy number of units below the clipping norm, each shifted by ½."""
         if self.plan.adaptive is None:
             return 0.0
         mechanism = Gaussian(sensitivity=0.5, sigma=self.plan.adaptive.count_noise)
@@ -751,12 +754,20 @@ class PrivateTrainer:
         self._clip_norm = min(norm * _FARTHEST, max(least, self.clip_norm * factor))
 
 
-def _sum_on(device: torch.device, parameters: dict[str, nn.Parameter]) -> StepSum:
-    return NoisySum(parameters) if device == CPU else DeviceSum(parameters, device)
+def _check_resumed_graph(before: Mapping[str, str], engine: Engine) -> None:
+    """Refuse to go on with another graph than a checkpoint names, or with one that another torch runs."""
+    accept = "or accept the new graph: --accept-new-graph, accept_new_graph=True in Python"
+    if before["torch"] != torch.__version__:
+        raise Refused(
+            f"expected torch {before['torch']}, with which the run began, got {torch.__version__}, whose "
+            f"graphs may compute something else; install the former, {accept}"
+        )
+    if before["digest"] != engine.digest:
+        raise Refused(f"{_NEW_GRAPH}; give the same code and values as before, {accept}")
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that learn, by name; a model without any is refused."""
+    """Return the parameters that learn, by name; a model without any is refused."""
     found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not found:
         raise UnsupportedModel(
@@ -766,11 +777,8 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidInput(
-            f"expected a torch optimizer, got {type(optimizer).__name__}; as in "
-            "torch.optim.SGD(model.parameters(), lr=0.1)"
-        )
+    remedy = "as in torch.optim.SGD(model.parameters(), lr=0.1)"
+    _validate.instance("optimizer", optimizer, torch.optim.Optimizer, remedy=remedy)
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     missing = [name for name, parameter in parameters.items() if id(parameter) not in held]
     if missing:
@@ -808,12 +816,24 @@ def _try_step(model: nn.Module, optimizer: torch.optim.Optimizer, sums: dict[str
 
 
 def _standing_caveats(plan: TrainingPlan) -> tuple[str, ...]:
-    drawn = (
-        "sampler is" if not isinstance(plan.noise, LambdaCGD) else "sampler, and differences of its draws, are"
-    )
-    caveats = [f"the float64 normal {drawn} taken as ideal"]
-    if plan.sampling == "shuffle":
-        caveats.append("shuffled batches: priced without amplification by sampling")
-    if plan.sampling == "cyclic":
-        caveats.append("batches in a fixed, public order: priced without amplification by sampling")
-    return tuple(caveats)
+    differences = ", and differences of its draws, are" if isinstance(plan.noise, LambdaCGD) else " is"
+    of_order = {"shuffle": (Code.SHUFFLED(),), "cyclic": (Code.FIXED_ORDER(),)}.get(plan.sampling, ())
+    return (Code.IDEAL_NORMAL(draws=f"sampler{differences}"), *of_order)
+
+
+def _bare(error: BaseException) -> BaseException:
+    """Return the error without the values in its frames and in those of errors before it: sums without noise.
+
+    The user's code can raise an interrupt that quotes a row, so an interrupt comes back as a new one without
+    words or history: a wish to leave the process as that, all others as Ctrl-C.
+    """
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            waiting += [each for each in (one.__context__, one.__cause__) if each is not None]
+    if isinstance(error, Exception):
+        return error
+    return SystemExit(1) if isinstance(error, SystemExit) else KeyboardInterrupt()

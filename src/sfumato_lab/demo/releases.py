@@ -15,7 +15,7 @@ from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, evaluate, fit
 from sfumato.learn import Classifier, features
 from sfumato.learn.classifier import learner
-from sfumato.local.views import DIMENSIONS
+from sfumato.local import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.runs import Ballot, Reports, Sweep, SweepRun, SyntheticDigits, Votes, read_history

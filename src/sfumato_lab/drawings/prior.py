@@ -47,8 +47,8 @@ class Learner(nn.Module):
     def __init__(self, source: Source) -> None:
         super().__init__()
         self.net = PriorNet(classes=source.classes)
-        width = self.net.head[0].out_features
-        self.kinds = nn.Linear(width, source.kinds) if source.kinds > 1 else nn.Identity()  # type: ignore[arg-type]
+        width = int(self.net.head[0].out_features)  # type: ignore[arg-type]
+        self.kinds = nn.Linear(width, source.kinds) if source.kinds > 1 else nn.Identity()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,8 @@ from sfumato.local import (
     ReportPlan,
     build_view,
     learn,
+    prior_outputs,
 )
-from sfumato.local.views import prior_outputs
 from sfumato.randomness import SecretStream
 from sfumato_lab.reproduce.clustering import ClusteringPlan, cluster
 from sfumato_lab.reproduce.noised_network import NetworkFit, WienerFilter, fit_network, predict

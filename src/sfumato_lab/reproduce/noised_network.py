@@ -1,7 +1,4 @@
-"""A network trained on noised images and noised labels, with both kinds of noise in its model.
-
-Needs torch, and so is imported by name: `from sfumato.local.network import …`.
-"""
+"""A network trained on noised images and noised labels, with both kinds of noise in its model."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from torch import Tensor, nn
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput
-from sfumato.local.estimates import second_moment
+from sfumato.local import second_moment
 from sfumato.randomness import public_torch_generator
 
 Rows = npt.NDArray[np.float32]

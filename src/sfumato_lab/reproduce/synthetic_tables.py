@@ -130,7 +130,7 @@ def load(name: str, *, seed: int = 0) -> Split:
     try:
         import statsmodels.api as sm
     except ImportError as error:
-        raise MissingExtra(package="statsmodels", extra="tracing") from error
+        raise MissingExtra(package="statsmodels", extra="lab") from error
     raw, cuts = getattr(sm.datasets, name).load_pandas().data, CUTS[name]
     table = pd.DataFrame({column: np.digitize(raw[column], at) for column, at in cuts.items()})
     people = people_of(raw, SAME.get(name, ()))

@@ -23,7 +23,7 @@ def _covasim() -> Any:
     try:
         import covasim
     except ImportError as error:
-        raise MissingExtra(package="covasim", extra="tracing") from error
+        raise MissingExtra(package="covasim", extra="lab") from error
     return covasim
 
 

@@ -92,5 +92,5 @@ def test_no_event_asks_for_an_unbounded_grid(event):
 @given(st.floats(1e-9, 20.0), st.floats(0.01, 10.0), st.sampled_from([0.0, 1e-6, 1e-3]))
 def test_a_pure_charge_counts_the_same_by_its_own_formula(value, size, delta):
     """What the search for the largest charge uses is what a charge of that event counts."""
-    rule = PrivacyFilter(Budget(epsilon=size, delta=delta), fine=True)
+    rule = PrivacyFilter(Budget(epsilon=size, delta=delta))
     assert rule._of_pure(value) == rule.spending(pure(value))

@@ -24,7 +24,7 @@ from sfumato.query.aggregates import FUNCTIONS, function_of, is_aggregate, measu
 from sfumato.query.engines import Engine
 from sfumato.query.measures import Counted, Moments
 from sfumato.query.plan import touched_unit
-from sfumato.query.table import Compiled
+from sfumato.query.pricing import Compiled
 
 Load = Callable[[pd.DataFrame], Engine]
 Rows = list[dict[str, Any]]

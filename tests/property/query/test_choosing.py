@@ -18,7 +18,7 @@ from sfumato.query import Policy, Table, bounding, choosing, parse_query, policy
 from sfumato.query.aggregates import measures_for
 from sfumato.query.engines import Engine
 from sfumato.query.plan import public_keys, touched_unit
-from sfumato.query.table import Compiled
+from sfumato.query.pricing import Compiled
 
 Load = Callable[[pd.DataFrame], Engine]
 Rows = list[dict[str, Any]]

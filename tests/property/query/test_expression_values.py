@@ -11,7 +11,7 @@ import sqlglot
 
 from sfumato.query import policy_from_dict
 from sfumato.query.engines import Engine
-from sfumato.query.expressions.base import translated
+from sfumato.query.expressions import translated
 from sfumato.query.names import Names
 
 POLICY = policy_from_dict(

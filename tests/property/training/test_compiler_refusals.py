@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.errors import UnsupportedModel
 from sfumato.training.engine import Engine
 
 
@@ -101,9 +101,9 @@ REFUSED = {
     copies_in: "a write to state",
     renorms: "a write to table.weight",
     own_generator: "a generator of your own",
-    draws_classes: "torch.multinomial",
+    draws_classes: r"torch.multinomial .* F.gumbel_softmax",
     permutes: "torch.randperm",
-    overlaps: "torch.as_strided",
+    overlaps: r"torch.as_strided .* as of STFT, by Tensor.unfold",
     has_no_batching: "torch.special_bessel_j0",
     large: r"one of shape \(50, 60\)",
 }
@@ -177,11 +177,6 @@ def test_code_that_does_something_else_each_time():
 def test_a_loss_that_learns_nothing():
     with pytest.raises(UnsupportedModel, match="gradient of zero"):
         Engine(nn.Linear(6, 3), lambda out, _: (out * 0).sum(1), ROW)
-
-
-def test_a_loss_with_one_number():
-    with pytest.raises(InvalidInput, match="one loss for each row"):
-        Engine(nn.Linear(6, 3), F.cross_entropy, ROW)
 
 
 def test_batch_norm_is_named():

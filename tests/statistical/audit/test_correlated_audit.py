@@ -10,8 +10,7 @@ from sfumato.audit.runs import correlated
 from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.mechanisms import correlated as drawing
 from sfumato.training import TrainingPlan
-from sfumato.training.order import FixedOrder
-from sfumato.training.sampling import Sample
+from sfumato.training.sampling import FixedOrder, Sample
 
 PLAN = TrainingPlan(
     sample_rate=0.25,

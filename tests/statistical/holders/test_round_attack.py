@@ -7,7 +7,7 @@ a standard deviation below 0.004 over runs: 0.95 is missed by chance with a prob
 import numpy as np
 
 from sfumato.holders import Parties
-from sfumato.holders.round_attack import attack_round
+from sfumato.holders.rehearsals import attack_round
 from sfumato.randomness import SecretStream
 
 TEN = Parties(holders=10, dropped=2, colluding=3)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sfumato.randomness import public_generator
 from sfumato.synthesis import CellColumn
-from sfumato.synthesis.merging import Buckets, merged
+from sfumato.synthesis.cells import Buckets, merged
 
 RUNS, Z, SIGMA = 2000, 4.9, 10.0
 COLUMN = CellColumn(name="c", type="integer", values=tuple(range(43)))

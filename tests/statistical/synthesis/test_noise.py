@@ -14,7 +14,7 @@ import pytest
 
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import CellColumn, PaidTable, SynthesisPlan
-from sfumato.synthesis.merging import Buckets
+from sfumato.synthesis.cells import Buckets
 
 Z = 4.9
 CELLS = 4000

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from sfumato import holders
 from sfumato.cli.app import app
-from sfumato.holders import averaging, tasks
+from sfumato.holders import rehearsals, tasks
+from sfumato.holders.rehearsals import vote_study
 from sfumato.holders.sums import new_keys, public_keys
-from sfumato.holders.vote_study import vote_study
 from sfumato.learn import Recipe
 from sfumato.runs import SeveralHolders, read_run
 
@@ -19,7 +19,7 @@ from sfumato.runs import SeveralHolders, read_run
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     small = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=1)
-    for module in (tasks, averaging):
+    for module in (tasks, rehearsals):
         monkeypatch.setattr(module, "recipe_for", lambda name: small)
 
 

@@ -13,10 +13,10 @@ pytest.importorskip("fastapi", reason="needs the desk: pip install 'sfumato[desk
 
 from sfumato.desk import accounts
 from sfumato.desk import database as db
-from sfumato.desk.app import create_app
+from sfumato.desk.accounts import add_person
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
-from sfumato.desk.people import add_person
+from sfumato.desk.server import create_app
 
 PASSWORD = "a long enough password"
 COUNT = "SELECT COUNT(*) FROM people"

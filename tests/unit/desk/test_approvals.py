@@ -7,8 +7,7 @@ import pytest
 
 from sfumato.desk import database as db
 from sfumato.desk import grants
-from sfumato.desk.grants import Wanted
-from sfumato.desk.periods import windows
+from sfumato.desk.grants import Wanted, windows
 from sfumato.errors import InvalidInput
 
 YEAR, NOW = 31_557_600.0, time.time()

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sfumato.desk import asking
-from sfumato.desk.pace import kind_of
-from sfumato.desk.throttle import Effort
+from sfumato.desk.limits import Effort, kind_of
 
 COUNT = "SELECT COUNT(*) FROM people"
 
@@ -101,7 +100,7 @@ def test_one_that_is_late_is_late_for_all(served):
 
 
 def Pace_of(served):
-    from sfumato.desk.pace import Pace
+    from sfumato.desk.limits import Pace
 
     return Pace(served.desk.database, served.desk.settings.tick)
 

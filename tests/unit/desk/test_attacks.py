@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import select
 
 from sfumato.accounting import GaussianEvent, Relation
-from sfumato.desk import approvals, grants
 from sfumato.desk import database as db
+from sfumato.desk import decisions, grants
 from sfumato.desk.accounts import by_id
 from sfumato.desk.grants import Wanted
-from sfumato.desk.throttle import Effort
+from sfumato.desk.limits import Effort
 from sfumato.errors import BudgetExceeded, InvalidInput
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
@@ -68,17 +68,6 @@ def test_a_broken_promise_is_not_made_again(another, noise):
         assert olga.page(f"/statements/people.{ending}").status_code == 200
 
 
-@pytest.mark.parametrize("eyes", ["false", "true"])
-def test_one_officer_alone_charges_no_plan_where_four_eyes_must_see_it(another, eyes):
-    question = {"kind": "query", "details": "SELECT COUNT(*) FROM people"}
-    lines = [{"name": "c", "epsilon": "0.1", "times": "12", **question}]
-    served = another(more=f"four_eyes = {eyes}")
-    olga = served.person("olga", "officer")
-    sent = olga.post("/plan/charge", dataset="people", plan="year", lines=json.dumps(lines))
-    assert sent.status_code == 303
-    assert (served.ledger.epsilon_spent > 0) == (eyes == "false")
-
-
 def _waiting(served, team, epsilon):
     ann = served.person(team, "analyst")
     ann.post("/requests", table="people", purpose="report", epsilon=str(epsilon), reason="a report")
@@ -101,14 +90,14 @@ def test_a_refused_allocation_takes_no_other_with_it(another):
         people, wanted = desk.dataset("people"), Wanted(team="bob", purpose="x", epsilon=5)
         first = grants.plan(connection, desk, people, wanted, said="by olga")
     with pytest.raises(InvalidInput):
-        approvals.approve(
+        decisions.approve(
             desk,
             [officer],
-            approvals.request(
+            decisions.request(
                 desk, officer, desk.dataset("people"), Wanted(team="eve", purpose="x", epsilon=9), reason="much"
             ),
         )
-    approvals.approve(desk, [officer], number)  # 6 of 8
+    decisions.approve(desk, [officer], number)  # 6 of 8
     assert [one.team for one in grants.of_team(desk, "bob")] == ["bob"]  # still planned
     desk.finish()  # it no longer fits
     assert grants.of_team(desk, "bob") == []
@@ -122,12 +111,12 @@ def test_an_approval_that_was_lost_waits_again(another):
     with desk.database.write() as connection:  # approved, and killed before the ledger had it
         row = connection.execute(select(db.requests).where(db.requests.c.id == number)).one()
         words = {"said": "by olga", "request": number}
-        grant = grants.plan(connection, desk, desk.dataset("people"), approvals.wanted_of(row), **words)
-        grants.decide(connection, [number], approvals.APPROVED, decided_by=officer.id, grant=grant)
+        grant = grants.plan(connection, desk, desk.dataset("people"), decisions.wanted_of(row), **words)
+        grants.decide(connection, [number], decisions.APPROVED, decided_by=officer.id, grant=grant)
     served.ledger.allocate("made at the command line", 5)
     desk.finish()
     with desk.database.read() as connection:
-        assert connection.execute(select(db.requests.c.state)).scalar_one() == approvals.OPEN
+        assert connection.execute(select(db.requests.c.state)).scalar_one() == decisions.OPEN
 
 
 def test_a_closed_ledger_does_not_keep_the_desk_from_starting(another):
@@ -135,10 +124,10 @@ def test_a_closed_ledger_does_not_keep_the_desk_from_starting(another):
     desk, officer, number = served.desk, _officer(served), _waiting(served, "ann", 6)
     served.ledger.record(GaussianEvent(0.1), purpose="the course report", **TERMS)
     with pytest.raises(BudgetExceeded):
-        approvals.approve(desk, [officer], number)
+        decisions.approve(desk, [officer], number)
     desk.finish()
     with desk.database.read() as connection:
-        assert connection.execute(select(db.requests.c.state)).scalar_one() == approvals.OPEN
+        assert connection.execute(select(db.requests.c.state)).scalar_one() == decisions.OPEN
 
 
 def test_words_of_forms_that_are_no_ascii_are_refused(served):

@@ -7,7 +7,7 @@ import pytest
 from argon2 import PasswordHasher, extract_parameters
 from fastapi import FastAPI
 
-from sfumato.desk import accounts, gate, sessions, throttle, trail
+from sfumato.desk import accounts, gate, limits, trail
 from sfumato.desk import database as db
 from sfumato.desk.accounts import Role
 from sfumato.errors import InvalidInput, LedgerTampered
@@ -129,17 +129,17 @@ def test_forms_without_the_sessions_own_word_are_refused(served, ann, olga):
 
 
 def test_a_planted_session_is_worth_nothing_after_signing_in(served, ann):
-    planted = {sessions.COOKIE: "planted-by-somebody-else"}
+    planted = {accounts.COOKIE: "planted-by-somebody-else"}
     signed_in = served.sign_in("ann", cookies=planted)
     assert signed_in.status_code == 303
-    assert signed_in.cookies[sessions.COOKIE] != planted[sessions.COOKIE]
+    assert signed_in.cookies[accounts.COOKIE] != planted[accounts.COOKIE]
     assert served.send("GET", "/ask", cookies=planted).status_code == 401
     cookie = signed_in.headers.get_list("set-cookie")[0].lower()
     assert "httponly" in cookie
     assert "samesite=lax" in cookie
     # and the session that the browser had is ended when it signs in anew
     old = dict(signed_in.cookies)
-    served.sign_in("ann", cookies={sessions.COOKIE: old[sessions.COOKIE]})
+    served.sign_in("ann", cookies={accounts.COOKIE: old[accounts.COOKIE]})
     assert served.send("GET", "/ask", cookies=old).status_code == 401
 
 
@@ -148,7 +148,7 @@ def test_sessions_end(another, monkeypatch):
     ann = served.person("ann", "analyst", allocation=1.0)
     assert ann.page("/ask").status_code == 200
     now = time.time()
-    monkeypatch.setattr(sessions.time, "time", lambda: now + sessions.IDLE + 1)
+    monkeypatch.setattr(accounts.time, "time", lambda: now + accounts.IDLE + 1)
     assert ann.page("/ask").status_code == 401
     monkeypatch.undo()
     assert ann.post("/sign-out").status_code == 303
@@ -163,7 +163,7 @@ def test_sessions_end(another, monkeypatch):
 def test_the_database_holds_nothing_to_sign_in_with(served, ann):
     content = (served.place.parent / "desk.db").read_bytes()
     content += (served.place.parent / "desk.db-wal").read_bytes()
-    for secret in (ann.token, ann.cookies[sessions.COOKIE], "a long enough password"):
+    for secret in (ann.token, ann.cookies[accounts.COOKIE], "a long enough password"):
         assert secret.encode() not in content
 
 
@@ -186,12 +186,12 @@ def test_guessing_gets_slower_and_says_nothing(another, monkeypatch):
     assert served.sign_in("ＡNN", "wrong password").status_code == 429  # the same account
     now = time.time() + 2
     for _ in range(12):  # each after the delay of the one before
-        monkeypatch.setattr(throttle.time, "time", lambda now=now: now)
+        monkeypatch.setattr(limits.time, "time", lambda now=now: now)
         assert served.desk.tries.reserve("ann") == 0
         wait = served.desk.tries.reserve("ann")
         now += wait
     assert 200 < wait <= 300
-    monkeypatch.setattr(throttle.time, "time", lambda: now + throttle.FORGOTTEN + 1)
+    monkeypatch.setattr(limits.time, "time", lambda: now + limits.FORGOTTEN + 1)
     assert [served.desk.tries.reserve("ann") for _ in range(4)] == [0, 0, 0, 0]
 
 
@@ -228,14 +228,13 @@ def test_paths_lead_nowhere_else(ann, path):
 
 
 def test_what_is_too_large_is_not_read(ann):
-    from sfumato.desk import shield
 
-    large = ann.api("POST", "/api/v1/tables/people/query", content=b"x" * (shield.LARGEST_BODY + 1))
+    large = ann.api("POST", "/api/v1/tables/people/query", content=b"x" * (gate.LARGEST_BODY + 1))
     assert large.status_code == 413
 
 
 def test_an_account_has_a_limit(served, ann, monkeypatch):
-    from sfumato.desk.throttle import Buckets
+    from sfumato.desk.limits import Buckets
 
     monkeypatch.setattr(served.desk, "buckets", Buckets(size=2, rate=0.0))
     assert [ann.api("GET", "/api/v1/tables").status_code for _ in range(3)] == [200, 200, 429]

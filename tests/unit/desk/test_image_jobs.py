@@ -6,10 +6,9 @@ import pytest
 
 from sfumato import datasets
 from sfumato.desk import jobs
-from sfumato.desk.accounts import by_token
+from sfumato.desk.accounts import add_person, by_token
 from sfumato.desk.grants import Wanted
 from sfumato.desk.jobs import Job
-from sfumato.desk.people import add_person
 from sfumato.desk.runner import PaidOnce
 from sfumato.errors import InvalidInput
 from sfumato.pate import Voting
@@ -21,7 +20,7 @@ IMAGES = '[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 3.0\n
 @pytest.fixture
 def pia(another, monkeypatch):
     served = another(settings=IMAGES)
-    monkeypatch.setattr("sfumato.desk.image_jobs._loaded", _public_only)
+    monkeypatch.setattr("sfumato.desk.jobs._loaded", _public_only)
     wanted = Wanted(team="pia", purpose="scans", epsilon=2.0)
     made = add_person(served.desk, "pia", role="analyst", wanted=wanted, table="scans")
     with served.desk.database.read() as connection:
@@ -72,7 +71,7 @@ def test_images_are_not_asked_in_sql(pia):
 def test_votes_of_an_interrupted_try_are_charged_once(pia):
     served, _, _ = pia
     dataset = served.desk.dataset("scans")
-    from sfumato.desk.image_jobs import pate_settings
+    from sfumato.desk.jobs import pate_settings
 
     plan = pate_settings(dataset.policy, teachers=50, epsilon=1.0).plan
     for _ in range(2):  # two tries of job 3, as by two processes

@@ -10,21 +10,30 @@ from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
-from sfumato.desk.people import add_person
-from sfumato.desk.throttle import Turns
+from sfumato.desk.accounts import add_person
+from sfumato.desk.limits import Turns
+
+KEY, OTHER = (ECKey.generate_key("P-256", {"kid": "a"}) for _ in range(2))
 
 
 class Provider(BaseHTTPRequestHandler):
     """Gives a token for every code that it is shown with the right verifier."""
+
+    key = KEY
 
     challenges: ClassVar[dict[str, str]] = {}
     claims: ClassVar[dict[str, object]] = {}
 
     def do_GET(self):
         here = f"http://127.0.0.1:{self.server.server_port}"
+        if self.path == "/keys":
+            self.say({"keys": [KEY.as_dict(private=False)]})
+            return
         places = {"authorization_endpoint": f"{here}/authorize", "token_endpoint": f"{here}/token"}
-        self.say({"issuer": here, **places})
+        self.say({"issuer": here, **places, "jwks_uri": f"{here}/keys"})
 
     def do_POST(self):
         asked = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
@@ -33,12 +42,17 @@ class Provider(BaseHTTPRequestHandler):
         if self.challenges.get(asked["code"][0]) != challenge or asked["client_secret"] != ["hush"]:
             self.say({"error": "invalid_grant"}, 400)
             return
-        body = base64.urlsafe_b64encode(json.dumps(self.claims).encode()).decode().rstrip("=")
-        self.say({"id_token": f"e30.{body}."})
+        if self.key is None:
+            body = base64.urlsafe_b64encode(json.dumps(self.claims).encode()).decode().rstrip("=")
+            token = f"eyJhbGciOiJub25lIn0.{body}."
+        else:
+            token = jwt.encode({"alg": "ES256", "kid": "a"}, self.claims, self.key)
+        self.say({"access_token": "x", "token_type": "bearer", "id_token": token})
 
     def say(self, found, status=200):
         body = json.dumps(found).encode()
         self.send_response(status)
+        self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -59,7 +73,7 @@ def signing_in(another):
     served = another(settings=f'address = "http://desk"\n{provider}')
     add_person(served.desk, "ann", role="analyst", subject="ann-at-work")
 
-    def sign_in(*, state=None, cookies=None, **changed):
+    def sign_in(*, state=None, cookies=None, key=KEY, **changed):
         begun = served.send("GET", "/openid")
         asked = {
             name: values[0] for name, values in parse_qs(urlsplit(begun.headers["location"]).query).items()
@@ -69,10 +83,12 @@ def signing_in(another):
             "iss": issuer,
             "aud": "desk",
             "sub": "ann-at-work",
-            "exp": time.time() + 60,
+            "exp": int(time.time() + 60),
+            "iat": int(time.time()),
             "nonce": asked["nonce"],
             **changed,
         }
+        Provider.key = key
         back = f"/openid/back?code=a-code&state={state or asked['state']}"
         return served.send("GET", back, cookies=dict(begun.cookies) if cookies is None else cookies)
 
@@ -100,9 +116,12 @@ def test_whom_an_account_names_is_signed_in(signing_in):
         {"exp": 1},
         {"exp": None},
         {"nonce": "of-another-attempt"},
+        {"key": OTHER},
+        {"key": None},
         {"state": "of-another-attempt"},
         {"cookies": {}},
         {"cookies": {"desk_openid": "x.y.z"}},
+        {"cookies": {"desk_openid": "[1]"}},
     ],
     ids=lambda cheat: "-".join(f"{name}={value}" for name, value in cheat.items())[:40],
 )
@@ -120,11 +139,9 @@ def test_without_a_provider_there_is_nothing(served):
 
 def test_a_slow_provider_does_not_hold_up_the_desk(signing_in, monkeypatch):
     """Strangers can make the desk ask the provider; some at a time, and the next ones come later."""
-    from sfumato.desk.pages import openid
-
     served, _ = signing_in
     with monkeypatch.context() as patch:
-        patch.setattr(openid, "_ASKING", Turns(at_once=0, of_one=0))
+        patch.setattr(served.desk, "provider", Turns(at_once=0, of_one=0))
         for path in ("/openid", "/openid/back?code=x&state=y"):
             later = served.send("GET", path, cookies={"desk_openid": "y.n.v"})
             assert (later.status_code, later.headers["retry-after"]) == (429, "2")

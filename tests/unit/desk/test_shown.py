@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato.accounting import GaussianEvent, Relation, epsilon, poisson_sampled, repeat
-from sfumato.desk.shown import charge_in_words
+from sfumato.desk.desk import charge_in_words
 from sfumato.ledger import Budget, Ledger
 
 

@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from sfumato.desk import asking
-from sfumato.desk.database import Database
-from sfumato.desk.together import Together
+from sfumato.desk.database import Database, Together
 
 
 def test_what_came_meanwhile_is_done_at_once_and_in_order():

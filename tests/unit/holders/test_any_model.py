@@ -6,6 +6,7 @@ import torch
 from sfumato import PrivateTrainer, TrainingPlan, accounting, datasets
 from sfumato.errors import InvalidInput
 from sfumato.holders import NetworkTerms, Parties, Study, simulate
+from sfumato.schema import read
 from sfumato.training import NoiseShares, cross_entropy
 
 MLP = NetworkTerms(model="mlp", shape=(1, 8, 8), steps=6, expected_batch=200, clip_norm=1.0, learning_rate=1.0)
@@ -56,12 +57,12 @@ def test_holders_train_a_network():
 )
 def test_networks_that_cannot_be(changes):
     with pytest.raises(InvalidInput, match="expected"):
-        NetworkTerms.from_dict({**MLP.to_dict(), **changes})
+        read(NetworkTerms, {**MLP.to_json(), **changes})
 
 
 def test_a_section_with_other_names_is_refused():
     with pytest.raises(InvalidInput, match="section network"):
-        NetworkTerms.from_dict({"model": "mlp"})
+        read(NetworkTerms, {"model": "mlp"}, name="section network")
 
 
 @pytest.mark.parametrize("margin", [2.0**-6, 2.0**-8])

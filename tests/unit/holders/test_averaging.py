@@ -6,8 +6,8 @@ import torch
 
 from sfumato import accounting, datasets
 from sfumato.errors import InvalidInput
-from sfumato.holders import AveragingTerms, Parties, averaging, simulate_averaging
-from sfumato.holders.averaging import averaging_study, clipped_update
+from sfumato.holders import AveragingTerms, Parties, rehearsals, simulate_averaging
+from sfumato.holders.rehearsals import averaging_study, clipped_update
 from sfumato.holders.sums import new_keys, public_keys
 from sfumato.learn import Recipe
 
@@ -17,7 +17,7 @@ TERMS = AveragingTerms(clients=8, rounds=6)
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     small = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=1)
-    monkeypatch.setattr(averaging, "recipe_for", lambda name: small)
+    monkeypatch.setattr(rehearsals, "recipe_for", lambda name: small)
 
 
 @pytest.mark.parametrize("spoilt", [None, float("nan"), float("inf"), 1e30])

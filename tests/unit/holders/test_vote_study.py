@@ -8,10 +8,10 @@ import pytest
 
 from sfumato import accounting, datasets
 from sfumato.errors import InvalidInput, Refused
-from sfumato.holders import Parties, VoteTerms, simulate_votes, vote_study
+from sfumato.holders import Parties, VoteTerms, simulate_votes
+from sfumato.holders.rehearsals import affordable_queries, labels_by_vote, vote_study
 from sfumato.holders.rounds import Lost
 from sfumato.holders.sums import DeskSums, new_keys, public_keys
-from sfumato.holders.vote_study import affordable_queries, labels_by_vote
 from sfumato.pate import MISSING, Adaptation, PateSettings, TeacherConfig, VotePlan
 
 SIX = Parties(holders=6, dropped=1, colluding=1)
@@ -21,7 +21,7 @@ CONFIDENT = replace(GNMAX, mechanism="confident", answers=2, threshold=150.0)
 
 
 def study(terms, parties=SIX, epsilon=2.0):
-    return vote_study.vote_study(
+    return vote_study(
         terms, parties, public_keys(KEYS), name="votes", unit="record", epsilon=epsilon, delta=1e-5
     )
 

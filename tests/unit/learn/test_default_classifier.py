@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from sfumato.accounting import Budget, Relation
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, load
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.learn import (
@@ -30,7 +30,6 @@ from sfumato.learn import (
 )
 from sfumato.learn import plain as plain_recipe
 from sfumato.ledger import Certificate, Ledger
-from sfumato.models import ScatteringCodes
 from sfumato.runs import read_run
 from sfumato_lab.drawings import strokes
 
@@ -165,6 +164,17 @@ def test_images_of_any_size_and_colour_fit_and_tables_do_not():
         features.fitted(replace(colour, inputs=np.zeros((2, 7), np.float32)))
 
 
+def test_few_rows_still_get_many_steps():
+    """A thousand rows a step would leave four steps, and half of the test images wrong at ε = 3."""
+    digits = load("digits", "train")
+    few = Classifier.prepare(digits, epsilon=3, model="mlp", settings=Settings(epochs=3))
+    assert (few.plan.steps, few.plan.expected_batch) == (100, 43)
+    many = Classifier.prepare(replace(digits, public_size=60_000), epsilon=3, model="mlp")
+    assert many.plan.expected_batch == 1024
+    with pytest.raises(InvalidInput, match="batch"):
+        Settings(batch=0)
+
+
 def test_recipes_by_name():
     assert features.recipe_for("mnist") is DIGITS
     assert features.recipe_for("fashion-mnist") is CLOTHES
@@ -177,27 +187,6 @@ def test_weights_are_one_for_each_extractor_and_survive_json():
     with pytest.raises(InvalidInput, match="one weight for each of 1 extractors, got 2"):
         Recipe(extractors=("strokes",), weights=(1.0, 2.0))
     assert Recipe.from_json(json.loads(json.dumps(asdict(SCENES)))) == SCENES
-
-
-def test_a_recipe_of_leaves_as_released_before_is_still_read():
-    before = asdict(SCENES) | {"drawings": "leaves"}
-    assert Recipe.from_json(json.loads(json.dumps(before))) == replace(SCENES, drawings="leaves")
-
-
-def test_the_parts_of_a_recipe_of_colour_scattering_as_released_before_are_still_there():
-    """A model that was released then is built from its card, with these names."""
-    before = asdict(SCENES) | {
-        "extractors": ["patches", "wide-patches", "colour-scattering"],
-        "weights": [1.0, 0.7, 1.0],
-        "statistic": "mean",
-        "statistic_share": 0.01,
-    }
-    del before["products"]  # of which such a card says nothing
-    model = features.bare(Recipe.from_json(json.loads(json.dumps(before))), classes=10)
-    assert model.head.in_features == 1500 + 1000 + 1000
-    assert isinstance(model.extractors[2].extractor, ScatteringCodes)
-    assert model.shift is not None
-    assert model.leading is None
 
 
 def test_scattering_needs_no_drawing():
@@ -213,7 +202,7 @@ def test_networks_from_a_folder_take_the_place_of_those_that_ship(rows, tmp_path
     weights = resources.files("sfumato.models") / "weights"
     for ending in ("json", "safetensors"):
         (tmp_path / f"strokes-wide.{ending}").write_bytes((weights / f"strokes-wild.{ending}").read_bytes())
-    network = features.build_on(tmp_path, recipe, classes=10)
+    network = features.build(recipe, classes=10, nets=tmp_path)
     other = features.build(replace(recipe, extractors=("strokes-wild",)), classes=10)
     images = rows.tensors()[0][:8]
     assert network.features(images).equal(other.features(images))

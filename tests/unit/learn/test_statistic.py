@@ -210,28 +210,3 @@ def test_canaries_attack_the_head_alone():
 def test_a_share_that_leaves_nothing_is_refused(share):
     with pytest.raises(InvalidInput, match="statistic_share"):
         replace(QUICK, statistic_share=share)
-
-
-def test_a_recipe_written_before_there_were_statistics_is_read():
-    written = {
-        "extractors": ["strokes"],
-        "drawings": "strokes",
-        "drawn": 10_000,
-        "directions": 512,
-        "steps": 200,
-        "sample_rate": 0.2,
-        "clip_norm": 0.2,
-        "learning_rate": 32.0,
-        "momentum": 0.9,
-        "average_decay": 0.95,
-    }
-    recipe = features.Recipe.from_json(written)
-    assert (recipe.shape, recipe.statistic) == ((1, 28, 28), None)
-    model = features.bare(recipe, classes=10)
-    assert {name for name in model.state_dict() if "extractors" not in name} == {
-        "centre",
-        "directions",
-        "head.weight",
-        "head.bias",
-    }
-    assert model.centre.shape == (2016,)

@@ -1,11 +1,11 @@
 """The search for settings under attack."""
 
 from sfumato import accounting
-from sfumato.learn import tuning_attack
+from sfumato.learn import tuning
 
 
 def test_the_claim_of_a_search_stands():
-    assert not tuning_attack.searches(searches=40).refuted
+    assert not tuning.searches(searches=40).refuted
 
 
 def test_a_search_with_a_hundredth_of_its_noise_is_found(monkeypatch):
@@ -13,4 +13,4 @@ def test_a_search_with_a_hundredth_of_its_noise_is_found(monkeypatch):
     monkeypatch.setattr(
         accounting, "calibrate_selection", lambda *given, **options: fitted(*given, **options) / 100
     )
-    assert tuning_attack.searches(epsilon=1.0, searches=120).refuted
+    assert tuning.searches(epsilon=1.0, searches=120).refuted

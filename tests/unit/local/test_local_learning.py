@@ -24,14 +24,14 @@ from sfumato.local import (
     nearest_mean,
     noise_images,
     open_ledger,
+    open_policy_ledger,
     quadratic_discriminant,
     read_noised,
     read_table_plan,
     release_images,
-    ridge,
+    release_table,
     views,
 )
-from sfumato.local.release import open_policy_ledger, release_table
 from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
 from sfumato_lab.drawings import strokes
@@ -219,9 +219,6 @@ def test_classifiers_agree_with_gaussians_by_hand():
     rows = np.array([[0.9, 5.0], [1.1, -5.0]])  # the border is x = 1
     for make in (nearest_mean, linear_discriminant, quadratic_discriminant):
         assert make(moments).scores(rows).argmax(axis=1).tolist() == [0, 1]
-    # Least squares on (−1,0) and (1,0), half each: E[xxᵀ] = diag(1, 0), and weights ∓½ along x without penalty.
-    fitted = ridge(np.diag([1.0, 0.0]), [[-1.0, 0.0], [1.0, 0.0]], [0.5, 0.5], 1e-9)
-    assert fitted.weights == pytest.approx(np.array([[-0.5, 0.5], [0.0, 0.0]]), abs=1e-6)
 
 
 def test_a_blend_without_trust_is_the_prior():
@@ -278,7 +275,7 @@ def test_no_cell_can_cause_an_error(tmp_path, people):
     odd = pd.DataFrame({"age": [None, "x", 1e9, -5], "city": ["Paris", None, 3, "Delft"]})
     reports = plan.randomise(odd, SecretStream(test_seed=1))
     assert {name: len(values) for name, values in reports.items()} == {"age": 4, "city": 4}
-    assert set(plan.decoded(reports)["city"]) <= {"Delft", "Utrecht"}
+    assert set(reports["city"].tolist()) <= {0, 1}
 
 
 def test_undeclared_columns_and_unknown_keys_are_refused(tmp_path, people):

@@ -1,12 +1,17 @@
 """Each randomiser's worst likelihood ratio, exactly, and what it refuses."""
 
+from __future__ import annotations
+
+import importlib
 import math
+import pkgutil
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from sfumato import accounting
+from sfumato import accounting, local
 from sfumato.accounting import Relation
 from sfumato.errors import InvalidInput
 from sfumato.local import (
@@ -14,10 +19,6 @@ from sfumato.local import (
     GaussianVector,
     LabelledDirection,
     LaplaceVector,
-    LocalHashing,
-    PrivUnit,
-    PrivUnitG,
-    UnaryEncoding,
 )
 from sfumato.mechanisms import KaryResponse, TwoCoinResponse
 from sfumato.randomness import SecretStream
@@ -44,18 +45,6 @@ def test_the_densities_of_a_labelled_direction_are_in_the_ratio_of_epsilon(class
     assert math.log(inside / outside) == pytest.approx(epsilon, abs=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("dimension", [2, 3, 40, 784])
-def test_the_densities_on_a_sphere_are_in_the_ratio_of_epsilon(dimension, epsilon):
-    randomiser = PrivUnit(dimension=dimension, epsilon=epsilon)
-    half = (dimension - 1) / 2
-    share = stats.beta(half, half).sf((1 + randomiser.threshold) / 2)
-    assert randomiser.measure == pytest.approx(share, rel=1e-9)
-    ratio = randomiser.inside * (1 - share) / ((1 - randomiser.inside) * share)
-    assert math.log(ratio) <= epsilon + 1e-12
-    assert math.log(ratio) == pytest.approx(epsilon, abs=1e-6)
-
-
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 def test_slope_and_curvature_are_the_moments_of_the_reports(epsilon):
     # By integrating over ⟨z, u⟩ the two-valued density against the normal, in place of the closed forms.
@@ -75,49 +64,11 @@ def test_slope_and_curvature_are_the_moments_of_the_reports(epsilon):
     assert randomiser.keep + 9 * randomiser.lie == pytest.approx(1)
 
 
-def test_the_mean_height_on_a_sphere_is_its_integral():
-    randomiser = PrivUnit(dimension=7, epsilon=3.0)
-    density = stats.beta(3, 3)
-
-    def part(t, level):
-        return level * t * density.pdf((1 + t) / 2) / 2
-
-    levels = (
-        randomiser.inside / randomiser.measure,
-        (1 - randomiser.inside) / (1 - randomiser.measure),
-    )
-    above = integrate.quad(part, randomiser.threshold, 1, args=(levels[0],))[0]
-    below = integrate.quad(part, -1, randomiser.threshold, args=(levels[1],))[0]
-    assert randomiser.slope == pytest.approx(above + below, rel=1e-8)
-
-
 def test_one_coin_for_label_and_vector_beats_two():
     # Half of ε = 8 for each: the slope that a class mean's noise is divided by is smaller.
     apart = KaryResponse(classes=10, epsilon=4.0)
-    gain = apart.keep_probability * PrivUnitG(dimension=40, epsilon=4.0).joint.slope
+    gain = apart.keep_probability * LabelledDirection(classes=1, dimension=40, epsilon=4.0).slope
     assert LabelledDirection(classes=10, dimension=40, epsilon=8.0).slope > 1.3 * gain
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_unary_bits_are_in_the_ratio_of_epsilon(epsilon):
-    encoding = UnaryEncoding(classes=4, epsilon=epsilon)
-    table = encoding.bit_probabilities()
-    # The worst report: the bit of one answer set, that of the other not.
-    worst = max(
-        sum(math.log(max(p / q, (1 - p) / (1 - q))) for p, q in zip(table[one], table[other], strict=True))
-        for one in range(4)
-        for other in range(4)
-    )
-    assert worst <= epsilon + 1e-12
-    assert worst == pytest.approx(epsilon, abs=1e-9)
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
-def test_hashed_buckets_cost_what_their_response_costs(epsilon):
-    hashing = LocalHashing(classes=1000, epsilon=epsilon)
-    channel = hashing.response.channel()
-    assert math.log(channel.max() / channel.min()) <= epsilon + 1e-12
-    assert accounting.epsilon(hashing.event(), 0, relation=Relation.REPLACE_ONE) == pytest.approx(epsilon)
 
 
 def test_two_coins_cost_ln_3():
@@ -147,60 +98,25 @@ def test_six_and_two_are_less_than_eight():
 def test_the_best_split_beats_near_by_ones_at_the_same_price():
     best = GaussianSplit.best(classes=10, dimension=40, epsilon=8.0, delta=1e-5)
     assert 7.98 < best.epsilon(1e-5) <= 8
-    from sfumato.local.split import _with_label_share
+    from sfumato.local.randomisers import _with_label_share
 
     share = best.label.epsilon / 8
     for other in (share - 0.1, share + 0.1):
         assert _with_label_share(10, 40, 8.0, 1e-5, other).class_mean_variance > best.class_mean_variance
 
 
-RANDOMISERS = [
-    LabelledDirection(classes=10, dimension=4, epsilon=1.0),
-    PrivUnit(dimension=4, epsilon=1.0),
-    PrivUnitG(dimension=4, epsilon=1.0),
-    GaussianVector.calibrated(dimension=4, epsilon=1.0, delta=1e-5),
-    LaplaceVector(dimension=4, epsilon=1.0),
-]
-
-
-class NoDraws:
-    """A sampler that must not be asked."""
-
-    private = True
-
-    def __getattr__(self, name):
-        raise AssertionError("drawn before the input was checked")
-
-
-@pytest.mark.parametrize("randomiser", RANDOMISERS, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize("bad", ["long", "nan", "infinite", "shape"])
-def test_bad_vectors_are_refused_before_anything_is_drawn(randomiser, bad):
-    rows = np.full((2, 4), 0.5)
-    if bad == "shape":
-        rows = rows[:, :3]
-    else:
-        rows[1, 2] = {"long": 2.0, "nan": np.nan, "infinite": np.inf}[bad]
-    arguments = (np.array([0, 1]), rows) if isinstance(randomiser, LabelledDirection) else (rows,)
-    with pytest.raises(InvalidInput) as caught:
-        randomiser.release(*arguments, NoDraws())
-    assert "2.0" not in str(caught.value)
-    assert "nan" not in str(caught.value)
-
-
 @pytest.mark.parametrize("label", [-1, 10])
 def test_labels_outside_the_domain_are_refused(label):
     with pytest.raises(InvalidInput, match="0 to 9"):
-        RANDOMISERS[0].release(np.array([label]), unit(4), NoDraws())
-    for kind in (UnaryEncoding, LocalHashing):
-        with pytest.raises(InvalidInput, match="0 to 9"):
-            kind(classes=10, epsilon=1.0).release(np.array([label]), NoDraws())
+        LabelledDirection(classes=10, dimension=4, epsilon=1.0).release(np.array([label]), unit(4), Untouched())
 
 
 @pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf])
-@pytest.mark.parametrize("kind", [PrivUnit, PrivUnitG, LaplaceVector])
-def test_no_epsilon_no_report(kind, epsilon):
+def test_no_epsilon_no_report(epsilon):
     with pytest.raises(InvalidInput, match="epsilon"):
-        kind(dimension=3, epsilon=epsilon)
+        LaplaceVector(dimension=3, epsilon=epsilon)
+    with pytest.raises(InvalidInput, match="epsilon"):
+        LabelledDirection(classes=2, dimension=3, epsilon=epsilon)
 
 
 def test_reports_lie_on_a_grid_and_a_seeded_one_repeats():
@@ -210,3 +126,93 @@ def test_reports_lie_on_a_grid_and_a_seeded_one_repeats():
     )
     assert (one[1] == other[1]).all()
     assert (np.mod(one[1] * 2**12, 1) == 0).all()
+
+
+EPSILON, DELTA = 1.5, 1e-6
+ONE, OTHER = np.array([[1.0, 0.0, 0.0]]), np.array([[0.0, -1.0, 0.0]])
+# Each: the randomiser, two people's records, and its δ.
+EXAMPLES: dict[type, tuple[Any, tuple[Any, ...], tuple[Any, ...], float]] = {
+    GaussianVector: (
+        GaussianVector.calibrated(dimension=3, norm_bound=1.0, epsilon=EPSILON, delta=DELTA),
+        (ONE,),
+        (OTHER,),
+        DELTA,
+    ),
+    LaplaceVector: (LaplaceVector(dimension=3, epsilon=EPSILON, lower=-1.0, upper=1.0), (ONE,), (OTHER,), 0.0),
+    LabelledDirection: (
+        LabelledDirection(classes=4, dimension=3, epsilon=EPSILON),
+        (np.array([0]), ONE),
+        (np.array([3]), OTHER),
+        0.0,
+    ),
+}
+
+
+def randomisers() -> set[type]:
+    """Every class of the package that has both `event` and `release`."""
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(local.__path__, f"{local.__name__}.")
+    ]
+    classes = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+    return {kind for kind in classes if hasattr(kind, "event") and hasattr(kind, "release")}
+
+
+class Untouched:
+    """A source of noise that nobody may draw from."""
+
+    private = True
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"drew {name} before the records were checked")
+
+
+def test_every_randomiser_has_an_example() -> None:
+    assert randomisers() == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
+def test_the_price_is_the_declared_one_for_any_two_records(kind: type) -> None:
+    randomiser, _, _, delta = EXAMPLES[kind]
+    price = accounting.epsilon(randomiser.event(), delta, relation=Relation.REPLACE_ONE)
+    assert 0.97 * EPSILON <= price <= EPSILON * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
+def test_the_form_of_a_report_says_nothing_about_the_record(kind: type) -> None:
+    randomiser, one, other, _ = EXAMPLES[kind]
+    reports = [randomiser.release(*record, SecretStream(test_seed=3)) for record in (one, other)]
+    parts = [report if isinstance(report, tuple) else (report,) for report in reports]
+    assert [[(part.shape, part.dtype) for part in report] for report in parts] == [
+        [(part.shape, part.dtype) for part in parts[0]]
+    ] * 2
+    assert all(np.isfinite(part).all() for report in parts for part in report)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
+def test_noise_comes_from_the_sampler_and_from_nowhere_else(kind: type) -> None:
+    randomiser, one, _, _ = EXAMPLES[kind]
+    many = tuple(np.repeat(part, 50, axis=0) for part in one)
+
+    def drawn(seed: int) -> list[bytes]:
+        report = randomiser.release(*many, SecretStream(test_seed=seed))
+        return [np.asarray(part).tobytes() for part in (report if isinstance(report, tuple) else (report,))]
+
+    assert drawn(3) == drawn(3)
+    assert drawn(3) != drawn(4)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1e300, 2.0, "shape"])
+def test_a_record_out_of_bounds_is_refused_before_any_noise(kind: type, bad: Any) -> None:
+    randomiser, one, _, _ = EXAMPLES[kind]
+    record = one[-1][:, :2] if bad == "shape" else np.full(one[-1].shape, bad)
+    with pytest.raises(InvalidInput) as caught:
+        randomiser.release(*one[:-1], record, Untouched())
+    assert "nan" not in str(caught.value)
+    assert "2.0" not in str(caught.value)

@@ -11,13 +11,9 @@ from sfumato.accounting import GaussianEvent, pure
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.local import (
     AlreadyReported,
-    Collector,
     LabelledDirection,
-    Report,
     Reporter,
     ReportPlan,
-    first_reports,
-    shuffle,
     shuffled_epsilon,
     shuffled_in_words,
 )
@@ -70,25 +66,6 @@ def test_an_event_without_a_price_is_not_reported(tmp_path):
 
     with pytest.raises(NotPrivate):
         Reporter(tmp_path / "mine.db").report("ann", dict, event=dp_event.UnsupportedDpEvent())
-
-
-def test_the_collector_counts_each_report_and_each_sender_once():
-    collector = Collector()
-    reports = [Report(id="a", content={"x": 1}), Report(id="b", content={"x": 2}), Report(id="a", content={})]
-    assert collector.add_all(reports) == 2
-    assert not collector.add(Report(id="a", content={}), sender="ann")
-    assert collector.add(Report(id="c", content={"x": 3}), sender="ann")
-    assert not collector.add(Report(id="d", content={"x": 4}), sender="ann")
-    assert [content["x"] for content in collector.contents] == [1, 2, 3]
-    assert collector.duplicates == 3
-
-
-def test_duplicates_go_before_the_shuffler():
-    assert first_reports(["a", "b", "a", "c"], [1, 2, 3, 4]) == [1, 2, 4]
-
-
-def test_a_shuffle_is_a_permutation():
-    assert sorted(shuffle(50, SecretStream()).tolist()) == list(range(50))
 
 
 def test_amplification_within_the_theorem_only():

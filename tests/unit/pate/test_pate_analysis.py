@@ -10,8 +10,13 @@ from scipy import integrate, stats
 from sfumato.accounting import GaussianEvent, compose, epsilon, repeat
 from sfumato.errors import InvalidInput
 from sfumato.pate import SmoothRelease, VotePlan, analyze, count_votes, moments_epsilon, moments_epsilon_of
-from sfumato.pate.analysis import dependent_divergences
-from sfumato.pate.smooth import cost_table, gaussian_cost, places_of, smooth_sensitivity
+from sfumato.pate.analysis import (
+    cost_table,
+    dependent_divergences,
+    gaussian_cost,
+    places_of,
+    smooth_sensitivity,
+)
 from sfumato.randomness import SecretStream, public_generator
 
 DELTA = 1e-5
@@ -40,22 +45,11 @@ def test_the_figure_of_the_source_to_four_decimals():
     assert f"{moments_epsilon(gamma=0.1, queries=9000, delta=1e-5):.4f}" == "371.5129"
 
 
-def test_few_queries_are_priced_by_a_higher_moment():
-    # 100 queries at γ = .05: ½·.1²·l(l+1)·100 = .5·l(l+1); (that + 11.5129)/l is least at l = 5: 5.30259.
-    assert moments_epsilon(gamma=0.05, queries=100, delta=1e-5) == pytest.approx(3 + math.log(1e5) / 5)
-
-
 def test_confident_gnmax_of_2018_with_a_cap():
     capped = plan("confident", queries=640, answers=286)
     by_hand = compose(repeat(GaussianEvent(150.0), 640), repeat(GaussianEvent(40 / math.sqrt(2)), 286))
     assert capped.epsilon(DELTA) == pytest.approx(epsilon(by_hand, DELTA), rel=1e-3)
     assert round(capped.epsilon(DELTA), 2) == 2.54  # recomputed independently before
-
-
-def test_exact_composition_is_below_the_moments_bound_and_pure_addition():
-    found = plan("laplace", queries=200).epsilon(DELTA)
-    assert found < moments_epsilon(gamma=0.1, queries=200, delta=DELTA)
-    assert found < 2 * 0.1 * 200
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gnmax", "confident"])
@@ -66,26 +60,6 @@ def test_data_dependent_is_never_above_data_independent(mechanism, agreement):
     assert found.data_dependent_epsilon_published <= found.data_independent_epsilon
     if agreement == 1.0 and mechanism != "confident":
         assert found.data_dependent_epsilon < 0.5 * found.data_independent_epsilon
-
-
-@pytest.mark.parametrize("mechanism", ["laplace", "gnmax", "confident"])
-def test_costs_rise_with_queries_and_fall_with_noise(mechanism):
-    votes = votes_of(0.9)
-    whole = analyze(count_votes(votes, classes=10), plan(mechanism), delta=DELTA)
-    few = analyze(count_votes(votes[:, :40], classes=10), plan(mechanism, queries=40), delta=DELTA)
-    more = {"laplace": {"gamma": 0.05}, "gnmax": {"sigma": 60.0}, "confident": {"sigma": 60.0}}[mechanism]
-    quiet = analyze(count_votes(votes, classes=10), plan(mechanism, **more), delta=DELTA)
-    for other in (few, quiet):
-        assert other.data_independent_epsilon < whole.data_independent_epsilon
-    assert few.data_dependent_epsilon < whole.data_dependent_epsilon
-
-
-@pytest.mark.parametrize("sigma", [20.0, 30.0, 45.0, 70.0, 100.0])
-def test_data_dependent_costs_of_uncertain_votes_fall_with_noise(sigma):
-    counts = count_votes(votes_of(0.3), classes=10)
-    less = dependent_divergences(counts, plan("gnmax", sigma=sigma), ORDERS)
-    more = dependent_divergences(counts, plan("gnmax", sigma=1.3 * sigma), ORDERS)
-    assert np.all(more.sum(0) <= less.sum(0))
 
 
 def histograms(teachers, classes):

@@ -20,8 +20,8 @@ from sfumato.ledger import Ledger
 from sfumato.query import Policy, QueryRefused, Table, bounding, policy_from_dict
 from sfumato.query.engines import Engine
 from sfumato.query.magnitudes import WIDEST, Magnitudes, bounds_from, magnitudes
+from sfumato.query.noise import WholeLaplace
 from sfumato.query.plan import Query
-from sfumato.query.pricing import WholeLaplace
 from sfumato.randomness import SecretStream
 
 Load = Callable[[pd.DataFrame], Engine]

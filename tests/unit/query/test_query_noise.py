@@ -19,8 +19,8 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import KeptAnswers, Policy, Query, Table, parse_query, policy_from_dict
 from sfumato.query.aggregates import measures_for
-from sfumato.query.intervals import Family, ratio_interval
-from sfumato.query.pricing import NOISES, Price, Spending, WholeGaussian, price
+from sfumato.query.noise import Family, WholeGaussian, ratio_interval
+from sfumato.query.pricing import NOISES, Price, Spending, price
 
 NAMES = [f"x{i}" for i in range(20)]
 
@@ -45,7 +45,7 @@ def averages(count: int) -> str:
 
 
 def priced(rule: Policy, sql: str, **asked: Any) -> Price:
-    return Table(rule, None).price(parse_query(sql, rule), **{"epsilon": 0.5, **asked})
+    return Table(rule, None).plan(parse_query(sql, rule), **{"epsilon": 0.5, **asked}).price
 
 
 def family(cost: Price) -> Family:

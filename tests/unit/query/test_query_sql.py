@@ -6,12 +6,11 @@ import pytest
 
 from sfumato.query import Policy, QueryRefused, parse_query, policy_from_dict
 from sfumato.query.aggregates import measures_for
-from sfumato.query.expressions.base import ColumnValue
-from sfumato.query.expressions.conditions import Comparison
-from sfumato.query.expressions.numbers import Number
-from sfumato.query.keys import GroupKey
+from sfumato.query.conditions import Comparison
+from sfumato.query.expressions import ColumnValue
 from sfumato.query.measures import BoundedSum, Moments, UnitCount
-from sfumato.query.plan import Aggregate
+from sfumato.query.numbers import Number
+from sfumato.query.plan import Aggregate, GroupKey
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def test_python_asks_the_same_as_sql(pure_ledger: Ledger) -> None:
 def test_the_event_costs_what_was_asked(sql: str) -> None:
     """The charge is the ε asked for, never more, and no less than what doubles lose."""
     rule = policy(column="person", rows=3, groups=2)
-    cost = Table(rule, None).price(parse_query(sql, rule), epsilon=0.7)
+    cost = Table(rule, None).plan(parse_query(sql, rule), epsilon=0.7).price
     if cost.delta:
         assert epsilon(cost.event(), 1e-5) <= 0.7
     else:

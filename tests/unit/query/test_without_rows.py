@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sfumato.query.engines import Engine
-from sfumato.query.in_memory import without_rows
+from sfumato.query.sources import without_rows
 
 ROWS = pd.DataFrame({"person": ["p1", "p2", "p3"], "x": [1, 2, 3]})
 

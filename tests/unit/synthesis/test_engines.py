@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sfumato.policy import policy_from_dict
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.synthesis import EngineMarginals, cell_columns
 

@@ -11,7 +11,7 @@ import pytest
 from sfumato.errors import DataCorrupted, InvalidInput
 from sfumato.randomness import SecretStream, public_generator
 from sfumato.synthesis import CellColumn, SyntheticModel
-from sfumato.synthesis.tree import connected, model_cells
+from sfumato.synthesis.inference import connected, model_cells
 
 NAMES = ("a", "b", "c", "d")
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 2}

@@ -15,7 +15,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection
 from sfumato.ledger import Budget, Certificate, Ledger
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.query.engines import open_engine
-from sfumato.query.expressions.base import column_name
+from sfumato.query.expressions import column_name
 from sfumato.query.measures import UNIT
 from sfumato.randomness import SecretStream, public_generator
 from sfumato.synthesis import EngineMarginals, Places, Request, SyntheticModel, release, workload

@@ -13,8 +13,8 @@ from sfumato.errors import DataCorrupted, InvalidInput
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.randomness import SecretStream
 from sfumato.synthesis import CellColumn, Request, SyntheticModel
+from sfumato.synthesis.cells import to_table
 from sfumato.synthesis.rules import Rules
-from sfumato.synthesis.values import to_table
 
 AGE = CellColumn(name="age", type="integer", lower=0, upper=119, width=2)
 CITY = CellColumn(name="city", type="text", values=("Delft", "Utrecht"))

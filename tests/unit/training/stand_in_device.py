@@ -10,7 +10,6 @@ compared with the same step on the CPU.
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -24,8 +23,6 @@ from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from sfumato.errors import UnsupportedModel
-from sfumato.mechanisms import GridGaussian
-from sfumato.mechanisms.grid import to_grid
 from sfumato.randomness import FreshGenerators, SecretStream
 from sfumato.training import (
     AdaptiveClipping,
@@ -36,8 +33,6 @@ from sfumato.training import (
     save_checkpoint,
 )
 from sfumato.training.clip import PerLayer
-from sfumato.training.device_sum import DeviceSum, NoiseAhead
-from sfumato.training.noise import NoisySum
 
 NAME = "elsewhere"
 GENERATOR = torch.Generator()
@@ -353,90 +348,10 @@ def test_rows_that_are_not_moved_are_noticed(elsewhere, monkeypatch):
         clipped_gradient_sum(model.to(elsewhere), own_loss, *data, 0.1)
 
 
-def test_noise_that_is_not_moved_is_noticed(elsewhere):
-    sums = DeviceSum({"weight": torch.zeros(44)}, elsewhere)
-    sums.add({"weight": torch.ones(44).to(elsewhere)}, mechanism())
-    sums._device = torch.device("cpu")  # where the noise goes
+def test_gradients_that_are_not_moved_are_noticed(elsewhere, monkeypatch):
+    monkeypatch.setattr(
+        PrivateTrainer, "_move", lambda self, gradients: self.parameters["0.weight"].add(gradients["0.weight"])
+    )
+    model, *data = made("linear")
     with pytest.raises(Mixed):
-        sums.release(mechanism(), SecretStream(), divisor=1.0)
-
-
-# The sum, and the noise drawn ahead
-
-
-def mechanism(dimension=44, **more):
-    return GridGaussian(clip_norm=1.0, dimension=dimension, noise_multiplier=1.0, **more)
-
-
-def test_the_sum_on_a_device_is_on_the_same_grid_as_on_the_cpu():
-    generator = torch.Generator().manual_seed(1)
-    parameters = {"weight": torch.zeros(7, 5), "bias": torch.zeros(9)}
-    sums = DeviceSum(parameters, torch.device("cpu"))
-    parts = [
-        {n: 100 * torch.randn(p.shape, generator=generator) for n, p in parameters.items()} for _ in range(3)
-    ]
-    for part in parts:
-        sums.add(part, mechanism())
-    flat = [np.concatenate([part["weight"].numpy().ravel(), part["bias"].numpy()]) for part in parts]
-    expected = sum(to_grid(values, mechanism().grid) for values in flat)
-    assert np.array_equal(sums.total(mechanism()), expected)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
-def test_what_is_off_the_grid_is_refused_there(value):
-    sums = DeviceSum({"weight": torch.zeros(44)}, torch.device("cpu"))
-    with pytest.raises(Exception, match="expected sums to be finite"):
-        sums.add({"weight": torch.full((44,), float(value))}, mechanism())
-
-
-def test_noise_drawn_ahead_is_used_once_and_only_for_its_mechanism():
-    ahead, stream, wide = NoiseAhead(), SecretStream(test_seed=1), mechanism(float_error=1.0)
-    ahead.begin(mechanism(), stream)
-    first = ahead.take(mechanism(), stream)
-    assert not np.array_equal(first, ahead.take(mechanism(), stream))
-    ahead.begin(mechanism(), stream)
-    drawing = ahead._drawing.noise
-    noise = np.concatenate([ahead.take(wide, stream) for _ in range(40)])
-    assert np.std(noise) > 1.5 * mechanism().sigma / mechanism().grid  # of twice the scale: 30 errors away
-    assert not drawing.result().any()
-
-
-def test_a_discarded_step_wipes_its_noise_and_its_sum():
-    sums = DeviceSum({"weight": torch.zeros(44)}, torch.device("cpu"))
-    sums.prepare(mechanism(), SecretStream())
-    sums.add({"weight": torch.ones(44)}, mechanism())
-    kept, noise = sums._total, sums._ahead._drawing.noise
-    sums.discard()
-    assert not noise.result().any()
-    assert not kept.any()
-    assert not sums.total(mechanism()).any()
-
-
-def test_no_copy_takes_noise_or_sum_along():
-    sums = DeviceSum({"weight": torch.zeros(44)}, torch.device("cpu"))
-    sums.prepare(mechanism(), SecretStream())
-    sums.add({"weight": torch.ones(44)}, mechanism())
-    other = copy.deepcopy(sums)
-    assert other._ahead._drawing is None
-    assert other._total is None
-
-
-def test_a_forked_child_has_no_noise_of_its_parent():
-    sums, stream = DeviceSum({"weight": torch.zeros(44)}, torch.device("cpu")), SecretStream()
-    sums.prepare(mechanism(), stream)
-    sums._ahead._drawing.noise.result()
-    read, write = os.pipe()
-    if not (child := os.fork()):
-        os.write(write, sums._ahead.take(mechanism(), stream).tobytes())
-        os._exit(0)
-    os.waitpid(child, 0)
-    theirs = np.frombuffer(os.read(read, 8 * 44), dtype=np.int64)
-    ours = sums._ahead.take(mechanism(), stream)
-    assert len(theirs) == len(ours) == 44
-    assert not np.array_equal(theirs, ours)
-
-
-def test_on_the_cpu_nothing_is_drawn_ahead():
-    model, *_ = made("linear")
-    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)
-    assert isinstance(trainer._sum, NoisySum)
+        trained(model.to(elsewhere), tuple(data))

@@ -215,7 +215,7 @@ def test_whole_vectors_hold_the_rows_of_a_block(units, rows, most):
     heights = Heights(most).split(units, rows, kernel())
     reference = reference_height(rows)
     if reference * rows <= most:
-        assert all(height * rows % 32 == 0 or height * 2 % reference == 0 for height in heights)
+        assert all(height * rows % 32 == 0 or height * 4 % reference == 0 for height in heights)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +229,28 @@ def test_whole_vectors_hold_the_rows_of_a_block(units, rows, most):
 def test_half_a_block_is_used_only_where_no_element_is_left_over(outputs, loss, heights):
     model, data = nn.Linear(4, outputs), (torch.rand(40, 4), torch.zeros(40, dtype=torch.long))
     assert split(model, loss, data, 40) == heights
+
+
+@pytest.mark.parametrize(("rows", "heights"), [(5, [8]), (16, [16]), (20, [24]), (30, [32])])
+def test_few_rows_have_low_blocks(rows, heights):
+    model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 8))
+    data = torch.rand(rows, 4), torch.zeros(rows, dtype=torch.long)
+    assert split(model, cross_entropy, data, rows) == heights
+
+
+def test_a_low_block_is_not_used_where_a_loop_runs_along_the_rows():
+    """Of (4, rows, 2) in memory, as a product with a public factor leaves it, seen as (rows, 4, 2)."""
+
+    class Along(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.randn(4, 3, 2))
+
+        def forward(self, inputs):  # (rows, 4, 3)
+            return (inputs.transpose(0, 1) @ self.factor).transpose(0, 1).tanh().flatten(1)
+
+    data = torch.rand(16, 4, 3), torch.zeros(16, dtype=torch.long)
+    assert split(Along(), cross_entropy, data, 16) == [32]
 
 
 @pytest.mark.parametrize(("width", "threads", "fits"), [(352, 1, True), (345, 2, False), (352, 2, True)])

@@ -6,11 +6,18 @@ from dataclasses import fields
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from sfumato.accounting import Budget
 from sfumato.ledger import Ledger
-from sfumato.training import Callback, PrivateTrainer, StepReport, TrainingPlan, save_checkpoint, train
+from sfumato.training import (
+    Callback,
+    PrivateTrainer,
+    StepReport,
+    TrainingPlan,
+    cross_entropy,
+    save_checkpoint,
+    train,
+)
 from sfumato.training.checkpoint import keep_from_start
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=4, steps=4, noise_multiplier=1.0, clip_norm=1.0)
@@ -30,10 +37,6 @@ class Heard(Callback):
 def rows():
     generator = torch.Generator().manual_seed(1)
     return torch.randn(8, 3, generator=generator), torch.randint(0, 2, (8,), generator=generator)
-
-
-def loss_fn(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 def trainer(heard, **more):
@@ -59,7 +62,7 @@ def test_the_norm_is_that_of_the_noised_gradient():
     heard = Heard()
     running = trainer(heard)
     for batch in running.batches(rows()):
-        running.step(batch, loss_fn)
+        running.step(batch, cross_entropy)
         squares = sum(float(p.grad.double().square().sum()) for p in running.model.parameters())
         assert heard.steps[-1].gradient_norm == pytest.approx(math.sqrt(squares))
     assert [report.step for report in heard.steps] == [1, 2, 3, 4]
@@ -71,7 +74,7 @@ def test_a_step_is_told_after_its_checkpoint(paid, tmp_path):
     running = trainer(heard, ledger=book(tmp_path) if paid else None)
     keep_from_start(running, tmp_path / "c")
     for number, batch in enumerate(running.batches(rows()), 1):
-        running.step(batch, loss_fn)
+        running.step(batch, cross_entropy)
         if number == 2:
             assert heard.steps == []  # a crash here would take these steps away
             save_checkpoint(running, tmp_path / "c")
@@ -83,7 +86,7 @@ def test_a_checkpoint_that_fails_tells_nothing(tmp_path, monkeypatch):
     heard = Heard()
     running = trainer(heard, ledger=book(tmp_path))
     batches = running.batches(rows())
-    running.step(next(batches), loss_fn)
+    running.step(next(batches), cross_entropy)
     monkeypatch.setattr("sfumato.training.checkpoint.write_whole", _full_disk)
     with pytest.raises(OSError, match="full"):
         save_checkpoint(running, tmp_path / "c")

@@ -23,8 +23,6 @@ from sfumato.training import (
     resume,
     save_checkpoint,
 )
-from sfumato.training.sources import ITEMS_BY_OWN_CODE
-from sfumato.training.trainer import SHAPE_READ
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)
 ROWS = torch.rand(20, 2), torch.zeros(20, dtype=torch.long)
@@ -76,13 +74,13 @@ def test_columns_need_no_caveat(rows):
     ids=["set", "loader", "list"],
 )
 def test_items_that_are_read_one_by_one_are_named(rows):
-    assert {ITEMS_BY_OWN_CODE, SHAPE_READ} <= set(trained(rows))
+    assert {Code.ITEMS_BY_OWN_CODE(), Code.SHAPE_READ()} <= set(trained(rows))
 
 
 def test_an_estimator_takes_rows_as_they_are_and_says_so():
     declared = {"classes": (0, 1), "public_size": 20, "bounds": (0.0, 1.0), "epochs": 1}
     fitted = PrivateClassifier(epsilon=1.0, **declared).fit(ROWS[0].numpy(), np.arange(20) % 2)
-    assert ITEMS_BY_OWN_CODE in fitted.result_.certificate.caveats
+    assert Code.ITEMS_BY_OWN_CODE() in fitted.result_.certificate.caveats
 
 
 def test_a_tensor_that_a_loss_brings_along_is_named_by_its_shape_and_line():
@@ -154,8 +152,8 @@ def test_a_resumed_run_says_what_its_first_steps_met(tmp_path, steps_before):
     for batch in second.batches(ROWS):
         second.step(batch, cross_entropy)
     before, after = (each.certificate(delta=1e-5) for each in (first, second))
-    assert {ITEMS_BY_OWN_CODE, SHAPE_READ} <= set(before.caveats)
-    assert {ITEMS_BY_OWN_CODE, SHAPE_READ} <= set(after.caveats)
+    assert {Code.ITEMS_BY_OWN_CODE(), Code.SHAPE_READ()} <= set(before.caveats)
+    assert {Code.ITEMS_BY_OWN_CODE(), Code.SHAPE_READ()} <= set(after.caveats)
     assert before.eta == after.eta
 
 

@@ -10,12 +10,12 @@ import pytest
 import safetensors.torch
 import torch
 from torch import nn
-from torch.nn import functional as F
 
+import small_runs
 from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Reservation
 from sfumato.mechanisms import Independent, LambdaCGD
 from sfumato.training import (
     EarlyStopping,
@@ -23,34 +23,19 @@ from sfumato.training import (
     Optimization,
     PrivateTrainer,
     TrainingPlan,
+    cross_entropy,
     resume,
     run,
     save_checkpoint,
     train,
 )
+from small_runs import rows, take
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0, average_decay=0.5)
 
 
-def loss_fn(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def rows():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(20, 5, generator=generator), torch.randint(0, 3, (20,), generator=generator)
-
-
 def make_trainer(ledger=None, plan=PLAN):
-    model = nn.Linear(5, 3)
-    return PrivateTrainer(model, torch.optim.Adam(model.parameters(), lr=0.1), plan, ledger=ledger)
-
-
-def take(trainer, steps):
-    for batch in trainer.batches(rows()):
-        trainer.step(batch, loss_fn)
-        if trainer.steps_done == steps:
-            break
+    return small_runs.make_trainer(plan, optimizer=torch.optim.Adam, ledger=ledger)
 
 
 @pytest.fixture
@@ -100,7 +85,7 @@ def test_an_older_copy_is_refused(tmp_path, ledger):
     take(trainer, 2)
     save_checkpoint(trainer, tmp_path / "old.safetensors")
     batches = trainer.batches(rows())
-    trainer.step(next(batches), loss_fn)
+    trainer.step(next(batches), cross_entropy)
     save_checkpoint(trainer, tmp_path / "new.safetensors")
     with pytest.raises(Refused, match="release them twice"):
         resume(make_trainer(ledger), tmp_path / "old.safetensors")
@@ -216,16 +201,19 @@ def test_a_run_killed_after_it_was_settled_is_released_by_the_same_call(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("last", "charges"),
-    [("_tell_of_reservation", 1), ("_write_down", 0)],  # right after the reservation, and right before it
+    ("owner", "last", "charges"),
+    [
+        (Reservation, "begin", 1),
+        (PrivateTrainer, "_note_reservation", 0),
+    ],  # after, and before
 )
-def test_a_run_killed_when_it_reserved_reserves_once(tmp_path, ledger, last, charges):
+def test_a_run_killed_when_it_reserved_reserves_once(tmp_path, ledger, owner, last, charges):
     child = os.fork()
     if child == 0:
         try:
-            whole = getattr(PrivateTrainer, last)
+            whole = getattr(owner, last)
             doomed = lambda *args: (charges or whole(*args), os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
-            setattr(PrivateTrainer, last, doomed)
+            setattr(owner, last, doomed)
             train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
         finally:
             os._exit(1)
@@ -398,7 +386,7 @@ def test_the_learning_rate_goes_on_where_the_scheduler_was(tmp_path):
     first = make_trainer()
     schedule = torch.optim.lr_scheduler.StepLR(first.optimizer, step_size=1, gamma=0.5)
     for batch in first.batches(rows()):
-        first.step(batch, loss_fn)
+        first.step(batch, cross_entropy)
         schedule.step()
         if first.steps_done == 3:
             break

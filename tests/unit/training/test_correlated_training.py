@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
+import small_runs
 from sfumato.accounting import Budget, GaussianEvent, Relation, epsilon
 from sfumato.cli.plans import check_plan
 from sfumato.ledger import Ledger
@@ -16,8 +16,9 @@ from sfumato.ledger.rule import part_of
 from sfumato.mechanisms import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.factorisation import sensitivity
 from sfumato.randomness import SecretStream
-from sfumato.training import PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
-from sfumato.training.order import FixedOrder
+from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, resume, save_checkpoint, train
+from sfumato.training.sampling import FixedOrder
+from small_runs import rows, take
 
 PLAN = TrainingPlan(
     sample_rate=0.25,
@@ -31,25 +32,8 @@ PLAN = TrainingPlan(
 PLANS = [PLAN, replace(PLAN, noise=LambdaCGD(cancelled=0.8)), replace(PLAN, noise=Independent())]
 
 
-def loss_fn(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def rows(count=20):
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(count, 5, generator=generator), torch.randint(0, 3, (count,), generator=generator)
-
-
 def make_trainer(plan=PLAN, ledger=None):
-    model = nn.Linear(5, 3)
-    return PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=ledger)
-
-
-def take(trainer, steps):
-    for batch in trainer.batches(rows()):
-        trainer.step(batch, loss_fn)
-        if trainer.steps_done == steps:
-            break
+    return small_runs.make_trainer(plan, ledger=ledger)
 
 
 @pytest.fixture
@@ -161,7 +145,7 @@ def test_what_is_released_is_the_sum_plus_correlated_noise(plan):
     found = []
     empty = torch.zeros(0, 200), torch.zeros(0, dtype=torch.int64)
     for batch in trainer.batches(empty):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
         found.append(torch.cat([p.grad.flatten() for p in trainer.parameters.values()]).double().numpy())
     column = big.noise.column(6)
     drawn = [sum(column[i] * found[t - i] for i in range(min(t + 1, len(column)))) for t in range(6)]
@@ -201,7 +185,7 @@ def replay(plan, data):
     trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.0), plan, sampler=stream)
     released = []
     for batch in trainer.batches(data):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
         gradient = torch.cat([p.grad.flatten() for p in trainer.parameters.values()])
         released.append(gradient.double().numpy() * plan.expected_batch)
     return np.stack(released), trainer

@@ -11,6 +11,7 @@ from torch import nn
 
 from sfumato import runs as results
 from sfumato.accounting import Budget, Relation, compose, epsilon, pure, repeat
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
@@ -22,7 +23,6 @@ from sfumato.runs import EpochReport, read_history, read_run
 from sfumato.storage import RunFolder
 from sfumato.training import EarlyStopping, Optimization, TrainingPlan, keep_out, train
 from sfumato.training.hold_out import price
-from sfumato.training.run import MEASURED_BESIDE
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=400, steps=40, noise_multiplier=8.0)  # 20 epochs
 SHORT = replace(PLAN, steps=6)  # 3 epochs
@@ -135,7 +135,7 @@ def test_with_a_ledger_the_result_counts_the_looks_and_the_certificate_speaks_of
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=12, delta=1e-5)) as ledger:
         result = looked(rows, ledger=ledger)
     assert result.epsilon == pytest.approx(epsilon(compose(SHORT.event(), repeat(price(0.5), 3)), 1e-5))
-    assert any(caveat.startswith(MEASURED_BESIDE) for caveat in result.certificate.caveats)
+    assert any(caveat.code is Code.MEASURED_BESIDE for caveat in result.certificate.caveats)
     assert result.certificate.verify().pld == pytest.approx(SHORT.epsilon(1e-5))
 
 

@@ -11,8 +11,8 @@ import torch
 from sfumato import PrivateTrainer, TrainingPlan
 from sfumato.errors import InvalidInput
 from sfumato.training import clipped_gradient_sum, train
+from sfumato.training.data import source_of
 from sfumato.training.hugging_face import default_loss
-from sfumato.training.sources import source_of
 
 transformers = pytest.importorskip("transformers", reason="install it with: pip install 'sfumato[dev]'")
 peft = pytest.importorskip("peft", reason="install it with: pip install 'sfumato[dev]'")

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.training.interrupts import undisturbed
-from sfumato.training.losses import other_weights
+from sfumato.training.losses import other_weights, undisturbed
 
 
 @pytest.fixture(autouse=True)

@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from sfumato.randomness import SecretStream
-from sfumato.training import Flat, PrivateTrainer, TrainingPlan
+from sfumato.training import Flat, PrivateTrainer, TrainingPlan, cross_entropy
 from sfumato.training.engine import Engine
 
 ROWS = 40
 PLAN = TrainingPlan(sample_rate=0.4, expected_batch=16, steps=3, noise_multiplier=1.0, clip_norm=0.3)
-
-
-def loss_fn(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 class FrozenStream:
@@ -53,7 +48,7 @@ def replay(data, names):
     )
     handed = []
     for batch in trainer.batches(data):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
         handed.append(torch.cat([p.grad.flatten() for p in trainer.parameters.values()]) * PLAN.expected_batch)
     return trainer, torch.stack(handed).double()
 

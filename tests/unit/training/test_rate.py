@@ -10,7 +10,7 @@ from sfumato.errors import TooMuchNoise
 from sfumato.learn import Classifier, Settings
 from sfumato.models import build
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
-from sfumato.training.rate import DISTANCE, carried, longest, settled
+from sfumato.training.optimization import DISTANCE, carried, longest, settled
 from sfumato.training.run import take_steps
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=100, noise_multiplier=2.0)

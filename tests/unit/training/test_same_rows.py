@@ -13,8 +13,9 @@ from torch.utils.data import Dataset as Items
 
 from sfumato.errors import Refused, SettingsChanged
 from sfumato.storage import CHECKPOINT
-from sfumato.training import TrainingPlan, same_rows, train
-from sfumato.training.same_rows import NAME, check_rows, note_rows
+from sfumato.training import TrainingPlan, run, train
+from sfumato.training.run import ROWS_NOTE as NAME
+from sfumato.training.run import check_rows, note_rows
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=20, steps=4, noise_multiplier=1.0)
 INPUTS = torch.linspace(-1, 1, 200).reshape(40, 5)
@@ -113,8 +114,8 @@ def test_items_are_not_read_for_it(tmp_path):
 
 
 def test_of_large_data_some_rows_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(same_rows, "_MOST_BYTES", 1000)
-    monkeypatch.setattr(same_rows, "_AT_ONCE", 64)
+    monkeypatch.setattr(run, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(run, "_AT_ONCE", 64)
     labels = np.arange(1000)
     note_rows((labels, labels), tmp_path)
     check_rows((labels, labels), tmp_path)

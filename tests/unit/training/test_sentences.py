@@ -13,7 +13,7 @@ from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, SfumatoError, UnsupportedModel
 from sfumato.ledger import Ledger
 from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, cross_entropy, train
-from sfumato.training.sources import columns_of
+from sfumato.training.data import columns_of
 
 INPUTS, TARGETS = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
 
@@ -130,10 +130,10 @@ WRONG = {
     "a loss that sums": ({"loss_fn": nn.CrossEntropyLoss(reduction="sum")}, "use reduction='none'"),
     "a contrastive loss": (
         {"loss_fn": contrastive},
-        "put what a loss compares into the row",
+        "put all rows that a loss compares into one",
     ),
-    "a loss about the mean": ({"loss_fn": far_from_the_mean}, "put what a loss compares into the row"),
-    "shares of the batch": ({"loss_fn": shares_of_the_batch}, "put what a loss compares into the row"),
+    "a loss about the mean": ({"loss_fn": far_from_the_mean}, "put all rows that a loss compares into one"),
+    "shares of the batch": ({"loss_fn": shares_of_the_batch}, "put all rows that a loss compares into one"),
     "a loss that is detached": ({"loss_fn": detached}, r"leave out detach\(\)"),
     "several losses a row": (
         {"model": nn.Linear(3, 1), "data": (INPUTS, INPUTS[:, :1]), "loss_fn": nn.MSELoss(reduction="none")},

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import small_runs
 from sfumato.accounting import Budget, NoEvent, Relation
 from sfumato.caveats import Code
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, RelationMismatch, UnsupportedModel
@@ -19,18 +20,16 @@ from sfumato.training import (
     PrivateTrainer,
     TrainingPlan,
     clipped_gradient_sum,
+    cross_entropy,
     resume,
     save_checkpoint,
 )
-from sfumato.training.batches import TrainingData
 from sfumato.training.clip import SMALLEST_NORM
+from sfumato.training.data import TrainingData
 from sfumato.training.engine import Engine
+from small_runs import rows
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=4, noise_multiplier=1.0, clip_norm=1.0)
-
-
-def loss_fn(outputs, targets):
-    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 def small_model(seed=0):
@@ -42,19 +41,14 @@ def small_model(seed=0):
     return model
 
 
-def rows(count=20, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, 5, generator=generator), torch.randint(0, 3, (count,), generator=generator)
-
-
 def make_trainer(plan=PLAN, model=None, learning_rate=0.1, **more):
     model = small_model() if model is None else model
-    return PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=learning_rate), plan, **more)
+    return small_runs.make_trainer(plan, model, rate=learning_rate, **more)
 
 
 def run(trainer, data, **more):
     for batch in trainer.batches(data, **more):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
     return trainer
 
 
@@ -83,7 +77,7 @@ def test_a_step_is_the_bounded_sum_plus_noise_over_the_declared_batch():
     """With everyone in, and noise of one grid step, the weights move by lr · sum / expected_batch."""
     model, data = small_model(), rows()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    sums = clipped_gradient_sum(model, loss_fn, *data, 1.0)
+    sums = clipped_gradient_sum(model, cross_entropy, *data, 1.0)
     run(make_trainer(replace(PLAN, sample_rate=1.0, steps=1), model, sampler=Tape()), data)
     for name, value in model.state_dict().items():
         expected = before[name] - 0.1 * sums[name] / 10  # the declared batch, not the 20 that came
@@ -179,7 +173,7 @@ def test_a_sampler_that_draws_no_noise_stops_the_step():
     trainer = make_trainer(sampler=Tape(noise=np.zeros(75, dtype=np.int64)))
     batch = next(trainer.batches(rows()))
     with pytest.raises(Refused, match="no noise"):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
 
 
 def test_an_optimizer_that_does_not_move_stops_the_run():
@@ -192,7 +186,7 @@ def test_an_optimizer_that_does_not_move_stops_the_run():
     trainer = PrivateTrainer(model, Idle(model.parameters(), lr=0.1), PLAN)
     batch = next(trainer.batches(rows()))
     with pytest.raises(Refused, match="did not move"):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
 
 
 def test_an_optimizer_that_lacks_a_parameter_is_refused():
@@ -229,10 +223,10 @@ def test_parameters_that_nobody_draws_noise_for_or_moves_are_refused_before_the_
     trainer = make_trainer()
     batches = trainer.batches(rows())
     for _ in range(step):
-        trainer.step(next(batches), loss_fn)
+        trainer.step(next(batches), cross_entropy)
     change(trainer.model)
     with pytest.raises(Refused, match="make another trainer"):
-        trainer.step(next(batches), loss_fn)
+        trainer.step(next(batches), cross_entropy)
     assert trainer.steps_started == step
 
 
@@ -241,7 +235,7 @@ def test_batch_norm_is_refused_with_the_remedy_before_anything_ran():
     trainer = make_trainer(model=model)
     batch = next(trainer.batches(rows()))
     with pytest.raises(UnsupportedModel, match="replace_batchnorm"):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
     assert trainer.steps_started == 0
 
 
@@ -256,9 +250,9 @@ def test_a_batch_is_used_once_and_in_turn():
     trainer = make_trainer()
     batches = trainer.batches(rows())
     first = next(batches)
-    trainer.step(first, loss_fn)
+    trainer.step(first, cross_entropy)
     with pytest.raises(Refused, match="used once"):
-        trainer.step(first, loss_fn)
+        trainer.step(first, cross_entropy)
 
 
 def test_more_units_than_declared_are_refused_rather_than_under_noised():
@@ -370,7 +364,7 @@ def test_the_plan_is_charged_before_a_row_is_touched(ledger, tmp_path):
 
     trainer = make_trainer(ledger=ledger)
     for batch in trainer.batches(Watched()):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
     shape, *rest = map(float, notes.read_text().split())  # the first look is for the shape of a row
     assert shape == 0
     assert rest
@@ -390,7 +384,7 @@ def test_a_plan_that_does_not_fit_leaves_everything_as_it_was(tmp_path):
 def test_stopping_early_settles_to_the_steps_that_started(ledger):
     trainer = make_trainer(ledger=ledger)
     for batch in trainer.batches(rows()):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
         if trainer.steps_done == 2:
             break
     trainer.finish()
@@ -412,7 +406,7 @@ def test_a_step_that_fails_stays_charged(ledger, monkeypatch):
     monkeypatch.setattr(Engine, "clipped", breaks)
     batch = next(trainer.batches(rows()))
     with pytest.raises(ValueError, match="out of memory"):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
     assert trainer.finish().event == PLAN.event(1)
     assert PLAN.epsilon(1e-5, steps=1) <= ledger.epsilon_spent <= PLAN.epsilon(1e-5)
 
@@ -442,7 +436,7 @@ def test_the_certificate_can_be_recomputed(ledger):
 def test_a_certificate_before_the_end_says_that_its_plan_is_reserved(ledger):
     trainer = make_trainer(ledger=ledger)
     for batch in trainer.batches(rows()):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
         break
     early = trainer.certificate(delta=1e-5)
     assert early.head is None
@@ -478,7 +472,7 @@ def test_the_trainer_and_its_certificate_state_one_epsilon(tmp_path, paid, steps
     for batch in trainer.batches(rows()):
         if trainer.steps_done == steps:
             break
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
     stopped = same(trainer)
     save_checkpoint(trainer, tmp_path / "c.safetensors")
     trainer.finish()
@@ -498,13 +492,13 @@ def test_the_trainer_and_its_certificate_state_one_epsilon(tmp_path, paid, steps
 def test_a_resumed_run_that_is_stopped_states_what_its_ledger_settled(ledger, tmp_path):
     trainer = make_trainer(ledger=ledger)
     for batch in trainer.batches(rows()):
-        trainer.step(batch, loss_fn)
+        trainer.step(batch, cross_entropy)
         break
     save_checkpoint(trainer, tmp_path / "c.safetensors")
     again = make_trainer(ledger=ledger)
     resume(again, tmp_path / "c.safetensors")
     for batch in again.batches(rows()):
-        again.step(batch, loss_fn)
+        again.step(batch, cross_entropy)
         break
     again.finish()
     stated = again.certificate(delta=1e-5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.training import cross_entropy, rounding, terms
+from sfumato.training import clip, cross_entropy, terms
 from sfumato.training.clip import Flat, PerLayer
 from sfumato.training.engine import Engine, rounding_bound
 from sfumato.training.terms import Fold, Gram, Materialised, Weights
@@ -35,7 +35,7 @@ def test_both_ways_of_summing_keep_the_declared_rounding(units, few, monkeypatch
     monkeypatch.setattr(terms, "_FEW", few)
     weights, gradients = torch.full((units,), 0.7), torch.full((units, 40), 1.1)
     found = Materialised(gradients).weighted_sum(Weights(weights)).double()
-    bound = rounding._formed_depth(units, 2.0**-24) * 2.0**-24
+    bound = clip._formed_depth(units, 2.0**-24) * 2.0**-24
     assert ((found / exact(weights, gradients) - 1).abs() <= bound).all()
 
 
@@ -50,7 +50,7 @@ def test_products_side_by_side_are_those_made_in_turn(units, positions, small, a
     inputs, gradients = torch.full((units, 1, positions, 6), 1.1), torch.full((units, 1, positions, 5), 0.9)
     found = Gram(inputs, gradients, Fold((5, 6))).weighted_sum(Weights(weights)).double()
     expected = exact(weights, gradients[:, 0].double().transpose(1, 2) @ inputs[:, 0].double())
-    bound = rounding._product_depth(units, positions, (1, 6, 5), 2.0**-24) * 2.0**-24
+    bound = clip._product_depth(units, positions, (1, 6, 5), 2.0**-24) * 2.0**-24
     assert ((found / expected - 1).abs() <= bound).all()
 
 
@@ -63,7 +63,7 @@ def test_a_sum_is_the_same_in_tiles_of_any_size(inputs, outputs, tile, monkeypat
     weights, a, g = torch.rand(300), torch.rand(300, 1, 4, inputs), torch.rand(300, 1, 4, outputs)
     found = Gram(a, g, Fold((outputs, inputs))).weighted_sum(Weights(weights)).double()
     expected = exact(weights, g[:, 0].double().transpose(1, 2) @ a[:, 0].double())
-    bound = rounding._product_depth(300, 4, (1, inputs, outputs), 2.0**-24) * 2.0**-24
+    bound = clip._product_depth(300, 4, (1, inputs, outputs), 2.0**-24) * 2.0**-24
     assert ((found / expected - 1).abs() <= bound).all()
 
 
@@ -92,7 +92,7 @@ def test_an_embedding_whose_row_all_units_look_up_keeps_the_declared_rounding(un
     lookups = terms.Lookups(torch.zeros(units, 1, dtype=torch.long), torch.full((units, 1, 4), 1.1), 3)
     found = terms.term([lookups] * uses, units).weighted_sum(Weights(weights)).double()[0]
     expected = exact(weights, uses * lookups.gradients.double()[:, 0])
-    bound = rounding.rounding([lookups] * uses, units, units=units, rows_per_unit=1).formed
+    bound = clip.rounding([lookups] * uses, units, units=units, rows_per_unit=1).formed
     assert ((found / expected - 1).abs() <= bound).all()
     assert bound < 40 * 2.0**-24
 
@@ -108,3 +108,10 @@ def test_an_embedding_costs_no_more_noise_than_other_layers():
 
     rows = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, dtype=torch.long)
     assert rounding_bound(Pooled(), cross_entropy, *rows, units=1300) < 0.02
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 63, 65, 200, 700])
+def test_sums_by_eights(count):
+    values = torch.randn(count, 50) * 10 ** torch.randn(count, 1)
+    error = (terms._by_eights(values) - values.double().sum(0)).abs()
+    assert (error <= terms.depth_by_eights(count) * 2.0**-24 * values.double().abs().sum(0)).all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from functools import partial
 
 import pytest
@@ -137,20 +136,6 @@ class Folded(nn.Module):
         return self.norm(self.layer(inputs.reshape(-1, 4))).reshape(len(inputs), -1, 6).sum(1)
 
 
-def weight_norm():
-    return nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
-
-
-def weight_norm_by_a_hook():
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        return nn.utils.weight_norm(nn.Linear(4, 3))
-
-
-def spectral_norm():
-    """By its power iteration, a buffer that depends on weights alone; it stands still in eval mode."""
-    return nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)).eval()
-
-
 def another_forward(layer, forward):
     """A layer of torch's whose forward pass was replaced on the object."""
     layer.forward = partial(forward, layer)
@@ -159,22 +144,6 @@ def another_forward(layer, forward):
 
 def cubed(layer, inputs):
     return F.linear(inputs, layer.weight**3, layer.bias)
-
-
-def another_convolution(layer, inputs, weight, bias):
-    return F.conv1d(inputs, weight**2, bias)
-
-
-def with_convolution_replaced():
-    layer = nn.Conv1d(4, 3, 2)
-    layer._conv_forward = partial(another_convolution, layer)
-    return layer
-
-
-def with_bias(layer, *shape):
-    """A layer with a bias of such a shape, which it may use or not."""
-    layer.bias = nn.Parameter(torch.randn(shape))
-    return layer
 
 
 def images(rows=5):
@@ -204,35 +173,10 @@ MODELS = {
     "own parameter": (OwnParameter, partial(sequences, width=4)),
     "in place": (InPlace, partial(sequences, width=4)),
     "folded rows": (Folded, partial(sequences, width=4)),
-    "spectral norm": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), spectral_norm()), sequences),
-    "weight norm": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), weight_norm()), sequences),
-    "weight norm by a hook": (
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), weight_norm_by_a_hook()),
-        sequences,
-    ),
     "forward on the object": (
         lambda: nn.Sequential(nn.Flatten(), another_forward(nn.Linear(20, 3), cubed)),
         sequences,
     ),
-    "method on the object": (
-        lambda: nn.Sequential(with_convolution_replaced(), nn.Flatten(), nn.Linear(12, 3)),
-        sequences,
-    ),
-    "RMSNorm with an unused bias": (
-        lambda: nn.Sequential(with_bias(nn.RMSNorm(5), 5), nn.Flatten(), nn.Linear(20, 3)),
-        sequences,
-    ),
-    "Embedding with an unused bias": (
-        lambda: nn.Sequential(with_bias(nn.Embedding(7, 4), 4), nn.Flatten(), nn.Linear(24, 3)),
-        tokens,
-    ),
-    **{
-        f"Linear with a bias of shape {shape}": (
-            lambda shape=shape: nn.Sequential(with_bias(nn.Linear(5, 3), *shape), nn.Flatten()),
-            sequences,
-        )
-        for shape in ((1,), (), (1, 3), (4, 3))
-    },
 }
 
 
@@ -254,24 +198,10 @@ def test_model_against_loop(name, clipped_by_loop, distance):
         (0.2, torch.tensor([2, 9, 2, 2, 9])),
     ):
         ours = clipped_gradient_sum(model, cross_entropy, inputs, targets, clip_norm, units=units)
+        assert {n: s.shape for n, s in ours.items()} == {
+            n: p.shape for n, p in model.named_parameters() if p.requires_grad
+        }
         assert distance(ours, clipped_by_loop(model, cross_entropy, inputs, targets, clip_norm, units)) <= 1e-5
-
-
-def test_a_layer_whose_class_was_given_another_forward(monkeypatch, clipped_by_loop, distance):
-    torch.manual_seed(5)
-    monkeypatch.setattr(nn.Linear, "forward", cubed)
-    model, inputs, targets = nn.Linear(4, 3), torch.randn(5, 4), torch.arange(5) % 3
-    ours = clipped_gradient_sum(model, cross_entropy, inputs, targets, 0.2)
-    assert distance(ours, clipped_by_loop(model, cross_entropy, inputs, targets, 0.2)) <= 1e-5
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_sums_have_the_shapes_of_the_parameters(name):
-    model, inputs, targets = case(name)
-    sums = clipped_gradient_sum(model, cross_entropy, inputs, targets, 0.2)
-    assert {n: s.shape for n, s in sums.items()} == {
-        n: p.shape for n, p in model.named_parameters() if p.requires_grad
-    }
 
 
 @pytest.mark.parametrize("name", ["CNN", "transformer", "GRU"])

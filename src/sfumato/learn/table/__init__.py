@@ -3,12 +3,11 @@
 Encoders come from declared bounds and categories only. Each plan is priced before a row is read.
 """
 
-from sfumato.learn.table.encoding import Encoding
+from sfumato.learn.table.encoding import Encoding, Target
 from sfumato.learn.table.estimators import PrivateRegressor
 from sfumato.learn.table.model import TableModel, load_table
 from sfumato.learn.table.plan import MODELS, TablePlan
 from sfumato.learn.table.run import TableRun, TableTraining
-from sfumato.learn.table.target import Target
 
 __all__ = [
     "MODELS",

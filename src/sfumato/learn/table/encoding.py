@@ -1,4 +1,4 @@
-"""Columns → cells, by what the policy declares and by nothing else.
+"""Columns → cells, by the policy's declarations and nothing else.
 
 Each column that a model learns from has a fixed number of cells; a row is in one of them. Categories have a
 cell each, numbers and dates one for each part of the range between their bounds, and a value that is missing,
@@ -8,22 +8,31 @@ or none of the categories, is in a cell of its own, the last one.
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.errors import InvalidInput
-from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
+from sfumato import interruption
+from sfumato.errors import DataError, InvalidInput
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy, Unit
+from sfumato.query.engines import Engine, open_engine
+from sfumato.query.expressions import column_name
+from sfumato.query.measures import UNIT
+from sfumato.randomness import Sampler
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 Cells = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 FINE = 256
-"""Parts of a range at first; `binning` joins them where few rows are."""
+"""Parts of a range at first; `sums.join_cells` joins them where few rows are."""
 
 _EPOCH = datetime.date(1970, 1, 1)
 
@@ -95,7 +104,7 @@ class Encoding:
 
     @classmethod
     def of(cls, policy: Policy, target: str, *, leave_out: Sequence[str] = ()) -> Encoding:
-        """Everything the policy declares but the target and what is left out.
+        """Return all declared columns but the target and those left out.
 
         Raises:
             InvalidInput: Nothing is left to learn from, or a column has neither bounds nor categories.
@@ -139,7 +148,7 @@ def range_of(column: Column) -> tuple[float, float]:
 
 
 def typed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    """The values in the column's type; what a text file holds is read value by value, or is missing."""
+    """The values in the column's type; texts of a file are read value by value, or are missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -196,3 +205,136 @@ def numbers_of(values: pa.ChunkedArray, column: Column) -> npt.NDArray[np.float6
 
     plain = values.cast(pa.int32()) if column.type == "date" else values
     return plain.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+# The target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The column that a model predicts: `classes` are its declared categories, or None for a number."""
+
+    column: Column
+    classes: tuple[Any, ...] | None
+
+    @classmethod
+    def of(cls, policy: Policy, name: str) -> Target:
+        """The declared column `name`; InvalidInput, with the remedy, where it cannot be learned."""
+        if policy.unit.column is not None and name.lower() == policy.unit.column.lower():
+            raise InvalidInput(f"expected a target other than {name}, which tells people apart")
+        column = policy.column(name)
+        if column is None:
+            section = f"tables.{policy.table}.columns" if policy.tables else "columns"
+            raise InvalidInput(
+                f"expected the target to be one of {', '.join(policy.columns)}, got {name!r}; or declare it "
+                f"as [{section}.{name}]"
+            )
+        classes = categories_of(column)
+        if classes is None and column.bounds is None:
+            raise InvalidInput(
+                f"expected categories or bounds of the target {column.name}, got neither; declare the classes "
+                f"as columns.{column.name}.categories, or lower and upper of a number"
+            )
+        if classes is not None and len(classes) < 2:
+            raise InvalidInput(
+                f"expected at least two categories of the target {column.name}, got one; a model of one class "
+                "has nothing to learn"
+            )
+        return cls(column=column, classes=classes)
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+    @property
+    def outputs(self) -> int:
+        """How many scores a model gives: one for two classes and for a number."""
+        return 1 if self.classes is None or len(self.classes) == 2 else len(self.classes)
+
+    def encode(self, table: pa.Table) -> Floats:
+        """Numbers of classes, or numbers scaled to ±1 and clipped; NaN where there is none."""
+        values = table[self.name]
+        if self.classes is not None:
+            places = places_among(values, self.classes).astype(np.float64)
+            return np.where(places < 0, np.nan, places)
+        low, high = range_of(self.column)
+        return np.clip(2 * (numbers_of(values, self.column) - low) / (high - low) - 1, -1, 1)
+
+    def decode(self, scaled: Floats) -> Floats:
+        """Numbers in their own units, from ±1."""
+        low, high = range_of(self.column)
+        return low + (np.clip(scaled, -1, 1) + 1) / 2 * (high - low)
+
+
+# Rows of any engine: planned before the charge, read after it
+
+
+_private_log = logging.getLogger("sfumato.private.query")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that an engine has planned to read: declared columns, sanitized, each row by itself."""
+
+    engine: Engine
+    expression: Any
+    columns: tuple[str, ...]
+
+    @classmethod
+    def open(cls, policy: Policy, columns: Sequence[str], *, data: Any = None) -> Source:
+        """Check the file or the database, and the columns in it; no row is looked at yet."""
+        engine = open_engine(policy, data=data)
+        declared = engine.declared(policy)
+        wanted = {name: declared[name] for name in (column_name(column, policy) for column in columns)}
+        if policy.unit.column is not None:
+            wanted[UNIT] = declared[UNIT]
+        expression = declared.select(**wanted)
+        engine.prepare(expression)
+        return cls(engine, expression, tuple(columns))
+
+    def read(self) -> tuple[pa.Table, pa.ChunkedArray | None]:
+        """All rows, and whose they are; an engine's error text may quote a row and is not shown."""
+        try:
+            found = self.engine.connection.to_pyarrow(self.expression)
+        except Exception as error:
+            interruption.check()
+            _private_log.error("the rows could not be read", exc_info=error)
+        else:
+            units = found[UNIT] if UNIT in found.column_names else None
+            return found.select(range(len(self.columns))).rename_columns(list(self.columns)), units
+        raise DataError(
+            f"the {self.engine.name} engine could not read the table; its message may quote private rows and "
+            "goes to the log 'sfumato.private.query' only"
+        )
+
+
+def public_rows(policy: Policy, place: str | Path, columns: Sequence[str]) -> pa.Table:
+    """Rows of a public file that is written as the policy says, such as those to measure on.
+
+    Raises:
+        InvalidInput: The file is a source of the policy: figures from private rows are not public.
+    """
+    private = (policy.source, *(one.source for one in policy.tables.values()))
+    if Path(place).resolve() in [Path(source).resolve() for source in private]:
+        raise InvalidInput(
+            "expected public rows to measure on, got the policy's own table; a figure from private rows is a "
+            "release of its own: leave --test-data out"
+        )
+    kept = {name: column for name, column in policy.columns.items() if name in columns}
+    beside = replace(policy, source=str(place), columns=kept, unit=Unit(), tables={}, public={})
+    return Source.open(beside, columns).read()[0]
+
+
+def within_bound(units: pa.ChunkedArray, rows: int, sampler: Sampler) -> npt.NDArray[np.bool_]:
+    """Return which rows count: at most `rows` of each unit, by a secret draw of each row; none without a
+    unit.
+    """
+    codes = units.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+    order = np.lexsort((sampler.uniform(codes.size), codes))
+    ordered = codes[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if codes.size else np.zeros(0, int)
+    lengths = np.diff(np.append(first, codes.size))
+    rank = np.arange(codes.size) - np.repeat(first, lengths)
+    kept = np.zeros(codes.size, dtype=np.bool_)
+    kept[order] = (rank < rows) & (ordered >= 0)
+    return kept

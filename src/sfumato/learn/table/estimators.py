@@ -11,11 +11,11 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sfumato.accounting import Budget
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput
 from sfumato.learn.table.run import TableRun, TableTraining
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
-from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
 Bounds = tuple[npt.ArrayLike, npt.ArrayLike]
 
@@ -62,7 +62,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         ready = TableTraining.prepare(
             self._policy(X.shape[1]), target="y", epsilon=self.epsilon, delta=self.delta, model=self.model
         )
-        self.result_: TableRun = replace(ready, notes=(ITEMS_BY_OWN_CODE,)).train(
+        self.result_: TableRun = replace(ready, notes=(Code.ITEMS_BY_OWN_CODE(),)).train(
             ledger=self.ledger, data=_table(X, y)
         )
         self.epsilon_ = self.result_.epsilon
@@ -80,7 +80,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         return tags
 
     def _policy(self, columns: int) -> Policy:
-        """What is declared, as the policy of a table with the columns x0, x1, … and y."""
+        """Return the declarations as the policy of a table with the columns x0, x1, … and y."""
         try:
             low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), columns) for end in self.bounds)
         except ValueError as error:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import randomness
-from sfumato.learn.table.design import MOST_BINS
 from sfumato.learn.table.encoding import Cells, Encoder
-from sfumato.learn.table.residuals import ONE
+from sfumato.learn.table.sums import MOST_BINS, ONE
 from sfumato.training import Optimization, TrainingPlan
 
 HIDDEN = 64

@@ -17,18 +17,16 @@ from safetensors.numpy import save
 
 from sfumato.array_files import damaged_unless_read, parsed, read_metadata, read_tensors
 from sfumato.errors import DataUnavailable, InvalidInput
-from sfumato.learn.table import mlp, soundness
-from sfumato.learn.table.boosted import Boosted
-from sfumato.learn.table.design import Design
-from sfumato.learn.table.encoding import Cells, Encoder, Encoding, categories_of
-from sfumato.learn.table.linear import Additive
-from sfumato.learn.table.residuals import ONE, shares
-from sfumato.learn.table.target import Target
+from sfumato.learn.table import mlp
+from sfumato.learn.table.additive import GROUPS, Additive, Boosted
+from sfumato.learn.table.encoding import Cells, Encoder, Encoding, Target, categories_of
+from sfumato.learn.table.sums import CENTRE_BITS, ONE, Design, shares
 from sfumato.ledger import Certificate
 from sfumato.policy import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 FORMAT = "sfumato table model 1"
 FILE = "model.safetensors"
@@ -46,7 +44,7 @@ def _arrow(rows: Any, names: Sequence[str]) -> pa.Table:
 
 
 class Scorer(Protocol):
-    """What gives each row its scores, in 2⁻¹⁶."""
+    """A function from cells to scores, in 2⁻¹⁶."""
 
     def scores(self, cells: Cells) -> npt.NDArray[np.int64]: ...
 
@@ -137,9 +135,9 @@ def read_table_model(place: Path) -> TableModel:
 def _model(card: Mapping[str, Any], arrays: Arrays) -> TableModel:
     encoders = tuple(Encoder(column=_column_from_json(one)) for one in card["columns"])
     column = _column_from_json(card["target"])
-    soundness.check_columns([column, *(one.column for one in encoders)])
+    check_columns([column, *(one.column for one in encoders)])
     target = Target(column=column, classes=categories_of(column))
-    soundness.check_target(target)
+    check_target(target)
     scorer = _SCORERS[card["kind"]](encoders, target, arrays)
     return TableModel(encoding=Encoding(encoders=encoders, left_out=()), target=target, scorer=scorer)
 
@@ -160,14 +158,14 @@ def _arrays(scorer: Scorer) -> tuple[str, dict[str, npt.NDArray[Any]]]:
 
 
 def _linear(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> Additive:
-    soundness.check_additive(encoders, target, arrays)
+    check_additive(encoders, target, arrays)
     features = {name: arrays[name] for name in ("starts", "centre", "exponent", "trend")}
     design = Design(bin_of=tuple(arrays[f"bins.{place}"] for place in range(len(encoders))), **features)
     return Additive(design=design, weights=arrays["weights"], constant=arrays["constant"])
 
 
 def _boosted(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> Boosted:
-    soundness.check_boosted(encoders, target, arrays)
+    check_boosted(encoders, target, arrays)
     return Boosted(
         columns=_linear(encoders, target, arrays),
         groups=tuple(arrays[f"groups.{place}"] for place in range(len(encoders))),
@@ -179,7 +177,7 @@ def _boosted(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> B
 def _mlp(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> mlp.Network:
     import torch
 
-    soundness.check_network(encoders, target, arrays)
+    check_network(encoders, target, arrays)
     network = mlp.build(encoders, classes=None if target.classes is None else len(target.classes))
     network.module.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
     return network
@@ -213,3 +211,105 @@ def _column_from_json(data: Mapping[str, Any]) -> Column:
         upper=upper,
         categories=None if categories is None else tuple(categories),
     )
+
+
+# Whether the arrays of a file fit its declared columns, before a row is looked up in them
+
+
+_LARGEST = 2**46  # of a score, so that the scores of all columns can be added
+_LARGEST_KEY = 2**63
+
+
+def require(holds: bool, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"expected {expected}")
+
+
+def check_columns(columns: Sequence[Column]) -> None:
+    """Columns that a policy could declare and a model can read."""
+    require(bool(columns), "columns")
+    for column in columns:
+        require(isinstance(column.name, str) and column.lacks is None, "bounds or categories")
+        keys = [key for key in column.categories or () if isinstance(key, int)]
+        require(all(-_LARGEST_KEY <= key < _LARGEST_KEY for key in keys), "whole numbers that a table can hold")
+
+
+def check_target(target: Target) -> None:
+    require(target.classes is not None or target.column.bounds is not None, "classes or bounds of the target")
+    require(target.classes is None or len(target.classes) > 1, "two classes")
+
+
+def check_additive(encoders: Sequence[Encoder], target: Target, arrays: Arrays) -> None:
+    """Every bin that a cell names has its features and its weights."""
+    sizes = []
+    for place, encoder in enumerate(encoders):
+        bins = _whole(arrays, f"bins.{place}", (encoder.cells,), least=0, below=encoder.cells)
+        sizes.append(int(bins.max()) + 1)
+    total = sum(sizes)
+    starts = _whole(arrays, "starts", (len(sizes),), least=0, below=total)
+    require(starts.tolist() == np.cumsum([0, *sizes])[:-1].tolist(), "bins one after the other")
+    _whole(arrays, "centre", (total,), least=0, below=(1 << CENTRE_BITS) + 1)
+    _whole(arrays, "exponent", (total,), least=0, below=8)
+    _whole(arrays, "trend", (total,), least=-_LARGEST, below=_LARGEST)
+    _whole(arrays, "weights", (total, target.outputs), least=-_LARGEST, below=_LARGEST + 1)
+    _whole(arrays, "constant", (target.outputs,), least=-_LARGEST, below=_LARGEST + 1)
+
+
+def check_boosted(encoders: Sequence[Encoder], target: Target, arrays: Arrays) -> None:
+    check_additive(encoders, target, arrays)
+    for place, encoder in enumerate(encoders):
+        _whole(arrays, f"groups.{place}", (encoder.cells,), least=0, below=GROUPS)
+    count = len(arrays["pairs"])
+    _whole(arrays, "pairs", (count, 2), least=0, below=len(encoders))
+    _whole(arrays, "tables", (count, GROUPS**2, target.outputs), least=-_LARGEST, below=_LARGEST + 1)
+
+
+def check_network(encoders: Sequence[Encoder], target: Target, arrays: Arrays) -> None:
+    """The file holds all that the columns and the classes would have us allocate."""
+    inputs, outputs = mlp.input_count(encoders), len(target.classes or "1")
+    require(arrays["0.weight"].shape == (mlp.HIDDEN, inputs), "a weight for every input")
+    require(arrays["2.weight"].shape == (outputs, mlp.HIDDEN), "a weight for every class")
+
+
+def _whole(arrays: Arrays, name: str, shape: tuple[int, ...], *, least: int, below: int) -> npt.NDArray[Any]:
+    found = arrays[name]
+    require(found.dtype == np.int64 and found.shape == shape, f"{name} of shape {shape}")
+    require(not found.size or (least <= int(found.min()) and int(found.max()) < below), f"smaller {name}")
+    return found
+
+
+# Figures on public rows
+
+
+def measure(model: TableModel, table: pa.Table) -> dict[str, float | None]:
+    """Accuracy, and the area under the curve of two classes; of numbers the root mean square error and R²."""
+    truth = model.target.encode(table)
+    known = np.flatnonzero(~np.isnan(truth))
+    if known.size == 0:
+        raise InvalidInput(
+            f"expected test rows with a known {model.target.name}, got none; check the file and the policy's "
+            "categories"
+        )
+    table, truth = table.take(known), truth[known]
+    if model.target.classes is None:
+        return _of_numbers(model, table)
+    chance = model.predict_proba(table)
+    found: dict[str, float | None] = {"test_accuracy": float((chance.argmax(axis=1) == truth).mean())}
+    if len(model.target.classes) == 2:
+        found["test_auc"] = _area(truth, chance[:, 1])
+    return found
+
+
+def _area(truth: np.ndarray, chance: np.ndarray) -> float | None:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(truth, chance)) if 0 < truth.mean() < 1 else None
+
+
+def _of_numbers(model: TableModel, table: pa.Table) -> dict[str, float | None]:
+    truth = model.target.decode(model.target.encode(table))
+    error, spread = truth - model.predict(table), truth - truth.mean()
+    return {
+        "test_rmse": float(np.sqrt((error**2).mean())),
+        "test_r2": float(1 - (error**2).sum() / (spread**2).sum()) if spread.any() else None,
+    }

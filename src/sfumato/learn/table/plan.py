@@ -1,4 +1,4 @@
-"""What a table model will do with the rows: everything that affects privacy, fixed and priced beforehand."""
+"""The plan of a table model: everything that affects privacy, fixed and priced beforehand."""
 
 from __future__ import annotations
 

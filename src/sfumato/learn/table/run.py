@@ -5,51 +5,57 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as epsilon_of
-from sfumato.caveats import Code
 from sfumato.datasets.dataset import AS_THEY_ARE, Chosen
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
-from sfumato.learn.options import HoldOut
-from sfumato.learn.table import boosted, held_out, mlp
-from sfumato.learn.table.design import Design
-from sfumato.learn.table.encoding import Encoding
-from sfumato.learn.table.evaluation import measure
-from sfumato.learn.table.held_out import check_can_be_measured, parted
-from sfumato.learn.table.linear import Additive, Rows, Watch, fit_additive, noisy_counts
-from sfumato.learn.table.mechanism import ETA
-from sfumato.learn.table.model import Scorer, TableModel, Unlearned
+from sfumato.learn.classifier import HoldOut
+from sfumato.learn.table import mlp
+from sfumato.learn.table.additive import (
+    Additive,
+    Boosted,
+    Rows,
+    Watch,
+    fit_additive,
+    fit_pairs,
+    noisy_counts,
+    visits,
+)
+from sfumato.learn.table.encoding import Encoding, Source, Target, public_rows, within_bound
+from sfumato.learn.table.model import Scorer, TableModel, Unlearned, measure
 from sfumato.learn.table.plan import MODELS, RELATION, TablePlan
-from sfumato.learn.table.reading import Source, public_rows, within_bound
-from sfumato.learn.table.target import Target
-from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
+from sfumato.learn.table.sums import ETA, Design
+from sfumato.ledger import Certificate, Ledger, Unrecorded
+from sfumato.mechanisms import DiscreteLaplace
 from sfumato.policy import Policy, left_out_on_purpose
 from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 from sfumato.runs import Training, write_run
 from sfumato.storage import RunFolder
 from sfumato.training import LossFunction, NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
-from sfumato.training.hold_out import size_without
-from sfumato.training.sources import ChosenRows
+from sfumato.training.answers import answering
+from sfumato.training.data import ChosenRows
+from sfumato.training.hold_out import PURPOSE, share_of, size_without
 
 SETTINGS = (
     "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
     "split in two, uncharged; which model is the default was settled after its test figures had been seen"
 )
-_Fitted = tuple[TableModel, Certificate, Rows | None]  # with the rows kept out, if any are
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRun:
-    """A released model, what it cost, and how good it is on public rows, if there are any."""
+    """A released model, its cost, and its figures on public rows, if there are any."""
 
     model: TableModel
     plan: TablePlan | TrainingPlan
@@ -90,15 +96,24 @@ class TableTraining:
         hold_out: HoldOut | None = None,
         leave_out: Sequence[str] = (),
     ) -> TableTraining:
-        """Everything follows from the policy; what it does not declare is refused, or left out on purpose.
+        """Price a run; everything follows from the policy.
 
-        δ is the budget's where none is given. `leave_out` names columns not to learn from. `hold_out` keeps
-        rows out of training, and measures accuracy on them at a price.
+        Args:
+            policy: The declared table, with `public_size`.
+            target: The column to learn.
+            epsilon: The ε of training.
+            delta: Its δ; the budget's by default.
+            model: "linear", "boosted" or "mlp".
+            hold_out: Keep rows out of training, and measure accuracy on them at a price.
+            leave_out: Columns not to learn from.
+
+        Returns:
+            The run, ready to be trained.
 
         Raises:
-            InvalidInput: the target cannot be learned, no column can be learned from, a column has neither
-                bounds nor categories, or the policy does not declare its public size; or rows kept out could
-                not be measured on.
+            InvalidInput: If the target cannot be learned, no column can be learned from, a column has neither
+                bounds nor categories, the policy does not declare its public size, or rows kept out could not
+                be measured on.
         """
         _validate.one_of("model", model, MODELS)
         wanted = Target.of(policy, target)
@@ -109,8 +124,27 @@ class TableTraining:
         if hold_out is not None:
             check_can_be_measured(policy, wanted)
             size = size_without(hold_out.share, size)
-        price = _network_plan if model == "mlp" else _table_plan
-        plan = price(policy, size, len(encoding.encoders), epsilon, delta, model)
+        plan: TablePlan | TrainingPlan
+        if model == "mlp":
+            plan = mlp.training_plan(
+                epsilon=epsilon,
+                delta=delta,
+                units=max(1, size // policy.unit.rows),
+                unit=policy.budget.unit,
+                rows_per_unit=None if policy.unit.column is None else policy.unit.rows,
+            )
+        else:
+            columns = len(encoding.encoders)
+            plan = TablePlan.calibrated(
+                epsilon=epsilon,
+                delta=delta,
+                public_size=size,
+                columns=columns,
+                model=model,
+                visits=visits(columns) if model == "boosted" else 0,
+                rows_per_unit=policy.unit.rows,
+                unit=policy.budget.unit,
+            )
         return cls(policy=policy, encoding=encoding, target=wanted, plan=plan, delta=delta, hold_out=hold_out)
 
     @property
@@ -122,6 +156,21 @@ class TableTraining:
         return self.plan.event()
 
     @property
+    def caveats(self) -> tuple[str, ...]:
+        return (SETTINGS, *left_out_on_purpose(self.encoding.left_out), *self.notes, *self.chosen.caveats)
+
+    @property
+    def events(self) -> list[DpEvent]:
+        """All that the run releases: the training, and the accuracy on rows kept out."""
+        return [self.event, *([] if self.hold_out is None else [self.hold_out.event])]
+
+    @property
+    def epsilon_with_hold_out(self) -> float | None:
+        if self.hold_out is None:
+            return None
+        return epsilon_of(compose(*self.events), self.delta, relation=RELATION)
+
+    @property
     def can_hold_out(self) -> bool:
         """Whether rows could be kept out, to measure on."""
         try:
@@ -131,19 +180,17 @@ class TableTraining:
         return True
 
     @property
-    def events(self) -> list[DpEvent]:
-        """All that the run releases: the training, and the accuracy on what is kept out."""
-        return [self.event, *([] if self.hold_out is None else [self.hold_out.event])]
-
-    @property
-    def epsilon_with_hold_out(self) -> float | None:
-        return (
-            None if self.hold_out is None else epsilon_of(compose(*self.events), self.delta, relation=RELATION)
-        )
-
-    @property
     def classes(self) -> int | None:
         return None if self.target.classes is None else len(self.target.classes)
+
+    @property
+    def releases(self) -> int:
+        """The number of noisy releases, which a progress bar counts."""
+        return self.plan.steps + (self.plan.visits if isinstance(self.plan, TablePlan) else 0)
+
+    @property
+    def loss(self) -> LossFunction:
+        return mlp.square_loss if self.classes is None else cross_entropy
 
     def train(
         self,
@@ -157,15 +204,23 @@ class TableTraining:
     ) -> TableRun:
         """Charge the ledger, read the rows, learn, and leave a run folder.
 
-        `test` is a file of public rows to measure on. `data` is an Arrow table or DataFrame to learn from
-        instead of the policy's source. `watch` hears how many of `releases` are done.
+        Args:
+            ledger: Where the run is charged; without one nothing is recorded.
+            out: The run folder.
+            test: A file of public rows to measure on.
+            data: An Arrow table or DataFrame to learn from, instead of the policy's source.
+            sampler: The secret stream.
+            watch: Called with the number of `releases` that are done.
+
+        Returns:
+            The released model and its cost.
         """
-        started = time.perf_counter()
+        started, unit = time.perf_counter(), self.policy.budget.unit
         if ledger is not None:
-            ledger.check_unit(self.policy.budget.unit)
+            ledger.check_unit(unit)
             ledger.check_dataset(self.policy.dataset)
-            if self.hold_out is not None:  # or the model would be paid for, and not what it is worth
-                ledger.check(self.events, relation=RELATION, unit=self.policy.budget.unit)
+            if self.hold_out is not None:  # or the model would be paid for, and not its accuracy
+                ledger.check(self.events, relation=RELATION, unit=unit)
         columns = [*self.encoding.names, self.target.name]
         shown = None if test is None else public_rows(self.policy, test, columns)
         if shown is not None:  # rows that cannot be measured on are refused before anything is spent
@@ -187,23 +242,13 @@ class TableTraining:
         )
         if folder is not None:
             _write(folder, run)
-        return (
-            run
-            if held is None
-            else replace(run, held_out=self._measured(run.model, held, ledger, sampler, folder))
-        )
-
-    def _measured(
-        self, model: TableModel, held: Rows, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None
-    ) -> NoisyAccuracy:
-        """Pay for accuracy on the rows kept out, and look at them."""
-        assert self.hold_out is not None
-        unit, epsilon = self.policy.budget.unit, self.hold_out.epsilon
-        found = held_out.accuracy(
+        if held is None or self.hold_out is None:
+            return run
+        found = accuracy_on(
             model,
             held,
             unit=unit,
-            epsilon=epsilon,
+            epsilon=self.hold_out.epsilon,
             delta=self.delta,
             ledger=ledger,
             sampler=sampler,
@@ -211,52 +256,29 @@ class TableTraining:
         )
         if folder is not None:
             folder.write_json("hold_out.json", found.to_json())
-        return found
+        return replace(run, held_out=found)
 
-    @property
-    def releases(self) -> int:
-        """How often noise is added: what a progress bar counts."""
-        return self.plan.steps + (self.plan.visits if isinstance(self.plan, TablePlan) else 0)
-
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        left_out = left_out_on_purpose(self.encoding.left_out)
-        return (SETTINGS, *left_out, *self.notes, *self.chosen.caveats)
-
-    @property
-    def purpose(self) -> str:
-        kind = self.plan.model if isinstance(self.plan, TablePlan) else "mlp"
-        return visible(f"{kind} model of {self.target.name} from table {self.policy.table}")
-
-    def _fit_table(self, source: Source, ledger: Ledger | None, sampler: Sampler, watch: Watch) -> _Fitted:
+    def _fit_table(
+        self, source: Source, ledger: Ledger | None, sampler: Sampler, watch: Watch
+    ) -> tuple[TableModel, Certificate, Rows | None]:
         assert isinstance(self.plan, TablePlan)
-        plan, certificate = self.plan, self._paid(ledger, sampler)
+        plan, encoders, classes = self.plan, self.encoding.encoders, self.classes
+        certificate = self._paid(ledger, sampler)
         rows, _, held = self._split(source, sampler)
-        design = Design.of(
-            self.encoding.encoders,
-            noisy_counts(rows, self.encoding.encoders, plan, sampler),
-            size=plan.public_size,
-        )
-        scorer: Additive | boosted.Boosted = fit_additive(
-            rows, design, plan, classes=self.classes, sampler=sampler, watch=watch
-        )
-        if plan.visits and isinstance(scorer, Additive):
-            scorer = boosted.fit_pairs(
-                rows,
-                scorer,
-                self.encoding.encoders,
-                plan,
-                classes=self.classes,
-                sampler=sampler,
-                watch=watch,
-            )
+        design = Design.of(encoders, noisy_counts(rows, encoders, plan, sampler), size=plan.public_size)
+        columns = fit_additive(rows, design, plan, classes=classes, sampler=sampler, watch=watch)
+        scorer: Additive | Boosted = columns
+        if plan.visits:
+            scorer = fit_pairs(rows, columns, encoders, plan, classes=classes, sampler=sampler, watch=watch)
         return self.released(scorer), certificate, held
 
-    def _fit_network(self, source: Source, ledger: Ledger | None, sampler: Sampler, watch: Watch) -> _Fitted:
+    def _fit_network(
+        self, source: Source, ledger: Ledger | None, sampler: Sampler, watch: Watch
+    ) -> tuple[TableModel, Certificate, Rows | None]:
         assert isinstance(self.plan, TrainingPlan)
         network = mlp.build(self.encoding.encoders, classes=self.classes)
         self._rehearse(copy.deepcopy(network))
-        charge = None if ledger is None else self._charged(ledger, sampler)
+        certificate = self._paid(ledger, sampler)
         rows, units, held = self._split(source, sampler)
         result = train(
             network.module,
@@ -266,19 +288,13 @@ class TableTraining:
             optimization=mlp.OPTIMIZATION,
             loss_fn=self.loss,
             units=units,
-            caveats=self.caveats,
-            purpose=self.purpose,
             sampler=sampler,
             on_step=lambda trainer: watch(trainer.steps_done),
-        )
-        found = result.certificate
-        if ledger is not None and charge is not None:
-            caveats = [caveat for caveat in found.caveats if caveat.code is not Code.UNRECORDED]
-            found = ledger.certificate(charge, plan=self.plan.to_json(), eta=found.eta, caveats=caveats)
-        return self.released(network), found, held
+        ).certificate
+        return self.released(network), replace(certificate, eta=result.eta).with_part(result), held
 
     def _rehearse(self, network: mlp.Network) -> None:
-        """One step on made-up rows, for nothing: what the network or the machine cannot do is found now."""
+        """Take one step on made-up rows, uncharged, to find failures of the network or the machine now."""
         assert isinstance(self.plan, TrainingPlan)
         cells = np.zeros((2, len(self.encoding.encoders)), dtype=np.int64)
         rows = self.tensors(Rows(cells=cells, target=np.zeros(2)))
@@ -290,31 +306,17 @@ class TableTraining:
         targets = rows.target.astype(np.float32 if self.classes is None else np.int64)
         return mlp.dense(self.encoding.encoders, rows.cells), targets
 
-    @property
-    def loss(self) -> LossFunction:
-        return mlp.square_loss if self.classes is None else cross_entropy
-
-    def _charged(self, ledger: Ledger, sampler: Sampler) -> Charge:
-        """Spend on all steps of the network, before a row is read."""
-        assert isinstance(self.plan, TrainingPlan)
-        return ledger.charge(
-            self.event,
-            purpose=self.purpose,
-            relation=self.plan.relation,
-            unit=self.plan.unit,
-            private=self.chosen.private_with(sampler),
-        )
-
     def _paid(self, ledger: Ledger | None, sampler: Sampler) -> Certificate:
         """Spend, before a row is read."""
+        kind = self.plan.model if isinstance(self.plan, TablePlan) else "mlp"
         return (ledger or Unrecorded(delta=self.delta)).pay_for(
             self.event,
-            purpose=self.purpose,
-            relation=RELATION,
+            purpose=visible(f"{kind} model of {self.target.name} from table {self.policy.table}"),
+            relation=RELATION if isinstance(self.plan, TablePlan) else self.plan.relation,
             unit=self.policy.budget.unit,
             private=self.chosen.private_with(sampler),
             plan=self.plan.to_json(),
-            eta=ETA,
+            eta=ETA if isinstance(self.plan, TablePlan) else None,
             caveats=tuple(dict.fromkeys((*self.caveats, *caveats_of_sampler(sampler)))),
         )
 
@@ -340,32 +342,6 @@ class TableTraining:
         return TableModel(encoding=self.encoding, target=self.target, scorer=scorer)
 
 
-def _table_plan(policy: Policy, size: int, columns: int, epsilon: float, delta: float, model: str) -> TablePlan:
-    return TablePlan.calibrated(
-        epsilon=epsilon,
-        delta=delta,
-        public_size=size,
-        columns=columns,
-        model=model,
-        visits=boosted.visits(columns) if model == "boosted" else 0,
-        rows_per_unit=policy.unit.rows,
-        unit=policy.budget.unit,
-    )
-
-
-def _network_plan(
-    policy: Policy, size: int, columns: int, epsilon: float, delta: float, model: str
-) -> TrainingPlan:
-    several = policy.unit.column is not None
-    return mlp.training_plan(
-        epsilon=epsilon,
-        delta=delta,
-        units=max(1, size // policy.unit.rows),
-        unit=policy.budget.unit,
-        rows_per_unit=policy.unit.rows if several else None,
-    )
-
-
 def _declared_size(policy: Policy) -> int:
     if policy.public_size is None:
         raise InvalidInput(
@@ -385,7 +361,7 @@ def _declared_delta(policy: Policy) -> float:
 
 
 def _write(folder: RunFolder, run: TableRun) -> None:
-    """The release: model, plan, figures from public rows; the certificate last, which ends the run."""
+    """Write the release: model, plan, figures from public rows; the certificate last, which ends the run."""
     result = Training(
         epsilon=run.epsilon,
         delta=run.delta,
@@ -400,3 +376,76 @@ def _write(folder: RunFolder, run: TableRun) -> None:
         model=run.model.to_bytes(),
         seconds=run.seconds,
     )
+
+
+# Accuracy on private rows that were kept out
+
+
+def check_can_be_measured(policy: Policy, target: Target) -> None:
+    """Refuse targets and rows that a count of right answers does not describe."""
+    if target.classes is None:
+        raise InvalidInput(
+            f"expected a target with categories to count right answers on rows kept out, got {target.name}, a "
+            "number; measure on public rows (--test-data)"
+        )
+    if policy.unit.rows > 1:
+        raise InvalidInput(
+            f"expected one row of each {policy.budget.unit} to keep some out, got up to {policy.unit.rows}; "
+            "rows of one are alike, and would make the accuracy look surer than it is: measure on public rows "
+            "(--test-data), or declare rows = 1 in [unit]"
+        )
+
+
+def parted(rows: Rows, share: float, sampler: Sampler) -> tuple[Rows, Rows, npt.NDArray[np.bool_]]:
+    """PRIVATE: part rows by secret coins; return the rows to learn from, those kept out, and the coins.
+
+    Coins depend on no data, so that a row that comes or goes moves no other.
+    """
+    coins = sampler.bernoulli(share, len(rows.target))
+    return _chosen(rows, ~coins), _chosen(rows, coins), coins
+
+
+def accuracy_on(
+    model: TableModel,
+    rows: Rows,
+    *,
+    unit: str,
+    epsilon: float,
+    delta: float,
+    ledger: Ledger | None,
+    sampler: Sampler,
+    chosen: Chosen,
+) -> NoisyAccuracy:
+    """Return the noisy share of rows kept out that the model gets right, charged before one is looked at.
+
+    *Guarantees*: as of `HeldOut.accuracy`. A row's answer is that row's alone: scores are whole numbers, and a
+    network is shown blocks in which a row has the same bits in any company.
+    """
+    mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
+    ask = _answering(model.scorer)
+    certificate = (ledger or Unrecorded(delta=delta)).pay_for(
+        mechanism.event(),
+        purpose=PURPOSE,
+        relation=RELATION,
+        unit=unit,
+        private=chosen.private_with(sampler),
+        caveats=chosen.caveats_with(sampler),
+    )
+    right = ask(rows) == rows.target
+    return share_of(right, mechanism, sampler, epsilon=epsilon, certificate=certificate)
+
+
+def _answering(scorer: Scorer) -> Callable[[Rows], npt.NDArray[np.int64]]:
+    """Return a function from rows to predicted classes; a model without one is refused before a charge."""
+    if isinstance(scorer, mlp.Network):
+        ask, encoders = answering(scorer.module), scorer.encoders
+        return lambda rows: ask(torch.from_numpy(mlp.dense(encoders, rows.cells)))
+    return lambda rows: _best(scorer.scores(rows.cells))
+
+
+def _best(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    return (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else scores.argmax(axis=1)
+
+
+def _chosen(rows: Rows, which: npt.NDArray[np.bool_]) -> Rows:
+    return Rows(cells=np.asfortranarray(rows.cells[which]), target=rows.target[which])

@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.learn.table.boosted import GROUPS, fit_pairs
-from sfumato.learn.table.design import SUM_BITS, Design
+from sfumato.learn.table.additive import GROUPS, Additive, Rows, additive, fit_additive, fit_pairs, noisy_counts
 from sfumato.learn.table.encoding import Encoder
-from sfumato.learn.table.linear import Additive, Rows, additive, fit_additive, noisy_counts
-from sfumato.learn.table.mechanism import release
 from sfumato.learn.table.plan import TablePlan
-from sfumato.learn.table.residuals import ONE, clipped, residuals
+from sfumato.learn.table.sums import ONE, SUM_BITS, Design, clipped, release, residuals
 from sfumato.policy import Column
 from sfumato.randomness import SecretStream, public_generator
 
