@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sfumato import plugins
-from sfumato.datasets import cache as caches
+from sfumato.datasets import archive as caches
 from sfumato.errors import DataUnavailable
 
 Fit = Mapping[str, Tensor]

@@ -8,22 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
-from sfumato.accounting import Budget
+from sfumato.accounting import Budget, GaussianEvent, gaussian_noise_multiplier
 from sfumato.audit import Roc
 from sfumato.audit.runs import mechanism as mechanism_audit
-from sfumato.ledger import Ledger
+from sfumato.errors import BudgetExceeded
+from sfumato.ledger import Ledger, statement
 from sfumato.runs import (
     AttackedNetwork,
     Audit,
     AverageAttack,
+    ChargeLine,
     Differencing,
     Histogram,
+    LedgerStatement,
     Membership,
     PointEstimate,
     Reconstruction,
 )
-from sfumato_lab.demo.context import StageContext
-from sfumato_lab.demo.size import Size
+from sfumato_lab.demo.context import BUDGET, Size, StageContext
 from sfumato_lab.reproduce import averages, membership
 
 _MEMBERSHIP_EPSILON, _MEMBERSHIP_DELTA = 1.0, 1e-4
@@ -121,3 +123,40 @@ def _thinned(roc: Roc, points: int = 60) -> tuple[tuple[float, float], ...]:
     rates = np.geomspace(1e-3, 1, points)
     found = np.interp(rates, roc.false_positive_rates, roc.true_positive_rates)
     return tuple((float(x), float(y)) for x, y in zip(rates, found, strict=True))
+
+
+_STATED = (
+    *("epsilon", "delta", "unit", "relation"),
+    *("epsilon_spent", "epsilon_left", "balance", "epsilon_if_fixed_in_advance"),
+)
+
+
+def balance(context: StageContext) -> LedgerStatement:
+    """The ledger's statement, with what was spent after each charge, and a refusal."""
+    with context.ledger() as ledger:
+        spent = {charge.head.sequence: charge.epsilon_spent for charge in ledger.charges()}
+        found = statement.as_json(ledger)
+        refusal = _ask_for_too_much(ledger) if found["charges"] else None
+    charges = [
+        ChargeLine(
+            epsilon_spent=spent.get(line["entry"], found["epsilon_spent"]),
+            **{name: line[name] for name in ("entry", "purpose", "epsilon", "private")},
+        )
+        for line in found["charges"]
+    ]
+    return LedgerStatement(**{name: found[name] for name in _STATED}, charges=tuple(charges), refusal=refusal)
+
+
+def _ask_for_too_much(ledger: Ledger) -> str:
+    """A release that costs the whole budget, where some of it is spent already."""
+    everything = GaussianEvent(gaussian_noise_multiplier(BUDGET.epsilon, BUDGET.delta))
+    try:
+        ledger.charge(
+            everything,
+            purpose="one release more than the budget allows",
+            relation=BUDGET.relation,
+            unit=BUDGET.unit,
+        )
+    except BudgetExceeded as error:
+        return str(error)
+    raise AssertionError("the ledger let an overspending release through")

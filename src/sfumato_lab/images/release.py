@@ -15,22 +15,34 @@ from sfumato.accounting import warn_of_little_protection
 from sfumato.caveats import Code
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
-from sfumato.learn import features
-from sfumato.learn.classifier import Classifier, Trained
-from sfumato.learn.features import Recipe, declared
+from sfumato.learn import Classifier, Recipe, Trained, features
+from sfumato.learn.features import declared
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
 from sfumato.released import MODEL, class_names
 from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
-from sfumato_lab.images import fidelity
-from sfumato_lab.images.choice import Choice
-from sfumato_lab.images.plan import HEAD_SHARE, RELATION, ImagePlan
-from sfumato_lab.images.sampler import Drawn, ImageSampler
-from sfumato_lab.images.sampler_file import sampler_bytes
-from sfumato_lab.images.sheet import sheet_bytes
-from sfumato_lab.images.statistics import Layout
-from sfumato_lab.images.styles import PUBLIC, PublicSet, Styles, StyleSettings
+from sfumato_lab.images import measures as fidelity
+from sfumato_lab.images.plan import HEAD_SHARE, RELATION, ImagePlan, Layout
+from sfumato_lab.images.sampler import Choice, Drawn, ImageSampler, sampler_bytes
+from sfumato_lab.images.styles import PUBLIC, Images, Integers, PublicSet, Styles, StyleSettings
+
+_COLUMNS, _ZOOM = 20, 2
+
+
+def sheet_bytes(images: Images, labels: Integers, *, classes: int) -> bytes:
+    """A PNG with the first images of each class, a class a row."""
+    from PIL import Image
+
+    side = images.shape[1]
+    sheet = np.zeros((classes * side, _COLUMNS * side), dtype=np.uint8)
+    for label in range(classes):
+        for column, image in enumerate(images[labels == label][:_COLUMNS]):
+            sheet[label * side : (label + 1) * side, column * side : (column + 1) * side] = image
+    content = io.BytesIO()
+    Image.fromarray(sheet.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)).save(content, format="PNG")
+    return content.getvalue()
+
 
 PURPOSE = "synthetic images"
 CAVEATS = (Code.DRAWINGS(), Code.LABELS_BY_HEAD(), Code.IMAGE_CHOICES(), Code.IDEAL_SAMPLER())

@@ -18,7 +18,7 @@ from sfumato import _validate
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as epsilon_of
 from sfumato.caveats import Code
-from sfumato.datasets.chosen import AS_THEY_ARE, Chosen
+from sfumato.datasets.dataset import AS_THEY_ARE, Chosen
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.learn.classifier import HoldOut
