@@ -138,7 +138,7 @@ def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
         outputs.append(block.rows(bad))
     parts: dict[str, list[tuple[Use, slice]]] = {}
     for name, gradient in zip(row.trainable, gradients, strict=True):
-        for use in [] if gradient is None else uses(gradient, block.private):
+        for use in [] if gradient is None else uses(gradient):
             operands = use.operands(block)
             parts.setdefault(name, []).append((use, slice(len(outputs), len(outputs) + len(operands))))
             outputs += operands

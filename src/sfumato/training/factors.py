@@ -118,8 +118,8 @@ class Formed:
 Use: TypeAlias = Product | Kernel | Entries | Formed
 
 
-def uses(gradient: Any, private: set[fx.Node]) -> list[Use]:
-    """The products of a row's own values that add up to a matrix; any other gradient as it is."""
+def uses(gradient: Any) -> list[Use]:
+    """The products that add up to a matrix; any other gradient as it is."""
     shape = tuple(gradient.meta["val"].shape)
     if len(_plain(gradient)) < 2:
         return [Formed(gradient)]
@@ -131,7 +131,7 @@ def uses(gradient: Any, private: set[fx.Node]) -> list[Use]:
             ways += [(arg, turned) for arg in node.args]
             continue
         use = _use(node, shape, turned)
-        if use is None or (isinstance(use, Product) and not {use.gradients, use.inputs} <= private):
+        if use is None:
             return [Formed(gradient)]
         found.append(use)
     return found
