@@ -206,6 +206,7 @@ def certificate_place(out: Path) -> Path:
 
 
 def refuse_to_overwrite(out: Path) -> None:
+    """Refuse a place where a release or its certificate lies."""
     for place in (out, certificate_place(out)):
         if place.exists():
             raise InvalidInput(

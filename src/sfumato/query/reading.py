@@ -33,6 +33,9 @@ class QueryRefused(Refused):
     Args:
         reason: Why, in one sentence.
         nearest: A query that would be answered.
+
+    >>> str(QueryRefused("MAX(age) is one person's value", nearest="SELECT AVG(age) FROM people"))
+    "MAX(age) is one person's value; you could ask: SELECT AVG(age) FROM people"
     """
 
     def __init__(self, reason: str, *, nearest: str = "") -> None:

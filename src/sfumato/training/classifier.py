@@ -58,6 +58,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         unit: The unit of one row, such as "record" or "person"; a ledger of another unit refuses the fit.
         random_state: Seeds the first weights and, for tests, the noise: the fit is then not private.
 
+    Terms:
+        X: (rows, features) numbers.
+
     >>> X = np.array([[0.0], [1.0]] * 50); y = np.array([0, 1] * 50)
     >>> declared = {"classes": (0, 1), "public_size": 100, "bounds": (0, 1)}
     >>> model = PrivateClassifier(epsilon=3, epochs=0.2, hidden=2, **declared).fit(X, y)

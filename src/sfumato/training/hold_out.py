@@ -72,7 +72,11 @@ class NoisyAccuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Private records that no training has seen."""
+    """Private records that no training has seen.
+
+    Attributes:
+        rows: The records.
+    """
 
     rows: Dataset
 

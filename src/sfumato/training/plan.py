@@ -117,6 +117,13 @@ class TrainingPlan:
         shares: For sums over several holders who each add a share of the noise: σ is then that of the shares
             that count together.
 
+    Terms:
+        delta: The δ of a price.
+        step: The number of a step, from 0.
+        norm: A clipping norm.
+        factor: The factor of σ in a phase.
+        data: An object that `to_json` wrote.
+
     Raises:
         InvalidInput: If a field is outside its range.
 
@@ -310,7 +317,7 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
-        """Read a plan that `to_json` wrote."""
+        """Return the plan of an object that `to_json` wrote."""
         values = dict(data)
         if values.get("adaptive") is not None:
             values["adaptive"] = AdaptiveClipping(**values["adaptive"])

@@ -85,6 +85,10 @@ class PrivateTrainer:
             reserved.
         callbacks: Told of steps once they are durable.
 
+    Terms:
+        delta: The δ of a price.
+        chosen: The draws by which rows were chosen.
+
     Raises:
         UnsupportedModel: If gradients of single rows cannot be told apart.
 
@@ -373,7 +377,7 @@ class PrivateTrainer:
         return below
 
     def finish(self) -> Charge | None:
-        """Settle the ledger to the steps that were started, and return the charge; no more steps are taken.
+        """Return the charge, settled to the steps that were started; no more steps are taken.
 
         Before the last step of the plan this makes a run that was stopped early, whose certificate says so: its
         price holds however the stop was decided, and is not that of a shorter plan.
