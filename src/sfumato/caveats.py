@@ -291,7 +291,7 @@ class Code(Enum):
     ROUNDING_OF_PARTS = (
         "rounding-of-parts",
         ASSUMED,
-        "rounding errors are stated for {first}; the head has its own bound",
+        "rounding errors are stated for the first measurement; the head has its own bound",
         "η on the certificate is for the first of two parts. The noise of the second covers rounding of its "
         "own.",
         NOTHING,

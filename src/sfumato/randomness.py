@@ -29,6 +29,7 @@ import numpy.typing as npt
 from randomgen import AESCounter
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -270,10 +271,7 @@ def _torch_state(words: Integers) -> torch.Tensor:
     return state
 
 
-OWN_NOISE = (
-    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
-    "assumes, is taken on trust"
-)
+OWN_NOISE = Code.OWN_SAMPLER()
 
 
 def draws_by_own_code(sampler: Any) -> bool:

@@ -26,7 +26,7 @@ import os
 import re
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from enum import Enum
 from pathlib import Path
@@ -75,14 +75,14 @@ class _KeywordOnly(msgspec.StructMeta):
 class Model(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_fields=True):
     """A frozen value whose fields are of their annotated types, made by code or read from a file.
 
-    Where a field may be None, a number that is not finite becomes None; elsewhere it is refused.
+    Made by code, a number that is not finite becomes None in a field that may be None; elsewhere it is refused.
     """
 
     def __post_init__(self) -> None:
         own = type(self)
         for name, hint in _hints(own).items():
             value = getattr(self, name)
-            force_setattr(self, name, read(hint, value, name=f"{own.__name__}.{name}"))
+            force_setattr(self, name, _converted(hint, value, f"{own.__name__}.{name}"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as JSON values; one with a tag begins with it."""
@@ -91,13 +91,14 @@ class Model(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_
         return {**tag, **{name: plain(getattr(self, name)) for name in self.__struct_fields__}}
 
 
-def read(hint: type[Made] | Any, data: Any, *, name: str | None = None) -> Made:
+def read(hint: type[Made] | Any, data: Any, *, name: str | None = None, remedy: str = "") -> Made:
     """Return untrusted values as a type declares them.
 
     Args:
         hint: A model, or any annotation of its fields.
         data: Values as JSON or TOML give them.
         name: How errors name the whole.
+        remedy: The end of the error for a field that is missing or unknown.
 
     Returns:
         The value.
@@ -107,11 +108,32 @@ def read(hint: type[Made] | Any, data: Any, *, name: str | None = None) -> Made:
     """
     root = name if name is not None else hint.__name__ if isinstance(hint, type) else "the value"
     try:
-        return msgspec.convert(_prepared(data), hint)
-    except msgspec.ValidationError as error:
-        raise _refusal(hint, data, str(error), error.__cause__, root) from None
+        for way, number in _numbers(data):
+            if not math.isfinite(number):
+                where = ".".join(part for part in (root, *way) if part)
+                raise InvalidInput(f"expected {visible(where)} to be a finite number, got {number}")
+        return _converted(hint, data, root, remedy)
     except RecursionError:
         raise InvalidInput(f"expected {root} with fewer levels, got it nested too deeply") from None
+
+
+def _converted(hint: Any, data: Any, root: str, remedy: str = "") -> Any:
+    try:
+        return msgspec.convert(_prepared(data), hint)
+    except msgspec.ValidationError as error:
+        raise _refusal(hint, data, str(error), error.__cause__, root, remedy) from None
+
+
+def _numbers(value: Any, way: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield each number with a fraction, and the way to it."""
+    if isinstance(value, float):
+        yield way, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _numbers(item, (*way, str(key)))
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            yield from _numbers(item, (*way, str(place)))
 
 
 def plain(value: Any) -> Any:
@@ -176,7 +198,7 @@ def parse_json(content: bytes | str) -> Any:
 
 def parse_toml(content: bytes | str) -> dict[str, Any]:
     """Read a TOML text; raise ValueError for one that is none."""
-    data = tomllib.loads(content if isinstance(content, str) else content.decode("utf-8"))
+    data = tomllib.loads(content if isinstance(content, str) else content.decode("utf-8"), parse_float=_finite)
     _check_depth(data)
     return data
 
@@ -243,7 +265,9 @@ def _hints(made: type[Any]) -> dict[str, Any]:
 # Errors
 
 
-def _refusal(hint: Any, data: Any, message: str, cause: BaseException | None, root: str) -> InvalidInput:
+def _refusal(
+    hint: Any, data: Any, message: str, cause: BaseException | None, root: str, remedy: str
+) -> InvalidInput:
     """Return our own sentence for a value that does not fit: the library tells the place, the type the rest."""
     if isinstance(cause, InvalidInput):
         return cause  # of a model inside, which checked itself
@@ -260,13 +284,13 @@ def _refusal(hint: Any, data: Any, message: str, cause: BaseException | None, ro
     for step in steps:
         around, inner, value = inner, _inner(inner, step), value[step]
         where += f"[{step}]" if isinstance(step, int) else f".{visible(step)}" if where else visible(step)
-    where = where or "the file"
+    where, end = where or "the file", f"; {remedy}" if remedy else ""
     field = re.search(r"(missing required|unknown) field `(.*)`", text, re.DOTALL)
     if field is not None and field[1] == "missing required":
-        return InvalidInput(f"expected {where} with {visible(field[2])!r}, got none")
+        return InvalidInput(f"expected {where}.{visible(field[2])}, got none{end}")
     if field is not None:
         known = ", ".join(_hints(_meant(inner, value)))
-        return InvalidInput(f"expected {where} to hold only {known}, got {shown(field[2])}")
+        return InvalidInput(f"expected {where} to hold only {known}, got {shown(field[2])}{end}")
     if cause is not None:
         return InvalidInput(f"expected {where} to be {visible(text)}, got {_seen(value)}")
     tags = [arm.__struct_config__ for arm in _models(around) if arm.__struct_config__.tag_field]

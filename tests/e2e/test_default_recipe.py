@@ -30,7 +30,8 @@ def test_the_default_recipe_keeps_its_accuracy_on_a_part_of_mnist(sfumato_json, 
     certificate = tmp_path / "run" / "release" / "certificate.json"
     assert sfumato_json("verify", certificate)["pld"] == pytest.approx(answer["epsilon"])
     assert any(
-        "public prior 'strokes-wide'" in caveat for caveat in json.loads(certificate.read_text())["caveats"]
+        "public prior 'strokes-wide'" in caveat["text"]
+        for caveat in json.loads(certificate.read_text())["caveats"]
     )
 
 

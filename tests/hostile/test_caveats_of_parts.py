@@ -13,7 +13,7 @@ from sfumato.accounting import Budget, GaussianEvent
 from sfumato.audit.runs import one_run
 from sfumato.caveats import Code
 from sfumato.datasets import Chosen, Dataset
-from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.datasets.dataset import SEEDED_CHOICE
 from sfumato.learn import Canaries, Classifier, features, tuning
 from sfumato.learn.table import TableTraining
 from sfumato.ledger import Certificate, Ledger, PrivateKey

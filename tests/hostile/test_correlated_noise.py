@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 
 import small_runs
 from sfumato.accounting import Budget, Relation
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.errors import DataCorrupted, InvalidInput, NotVerified, Refused, RelationMismatch
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Banded, LambdaCGD

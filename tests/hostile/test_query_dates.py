@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from sfumato.datasets.calendar import in_calendar, is_in_calendar, limits
+from sfumato.datasets.lines import in_calendar, is_in_calendar, limits
 from sfumato.errors import DataError, InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, Table, policy_from_dict

@@ -169,8 +169,8 @@ def test_limits_are_told() -> None:
         DEEP["times"](MOST_NESTED + 2): f"more than {MOST_NESTED} levels",
         DEEP["SELECT"](9): "more than 8 SELECTs",
         DEEP["POWER"](16): "repetitions counted",
-        where("b") + " GROUP BY " + ", ".join(f"x > {i}" for i in range(21)): "at most 20 of GROUP BY",
-        "SELECT COUNT(*) FROM t " + " ".join(f"JOIN t a{i} ON 1 = 1" for i in range(13)): "at most 12 of JOIN",
+        where("b") + " GROUP BY " + ", ".join(f"x > {i}" for i in range(21)): "more than 20 keys of GROUP BY",
+        "SELECT COUNT(*) FROM t " + " ".join(f"JOIN t a{i} ON 1 = 1" for i in range(13)): "more than 12 JOINs",
     }.items():
         with pytest.raises(QueryRefused, match=words):
             Table(POLICY, None).plan(sql, epsilon=1.0)

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from sfumato.audit import one_run
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Policy, policy_from_dict

@@ -25,7 +25,6 @@ from sfumato.audit.bounds import (
     mu_bound,
 )
 from sfumato.audit.canaries import DiracScores, Step, dirac_scores
-from sfumato.audit.checks import Check, noise_checks, poisson_checks
 from sfumato.audit.distinguish import (
     Draws,
     PairAttack,
@@ -35,6 +34,8 @@ from sfumato.audit.distinguish import (
     distinguish,
     frequency_score,
     gaussian_score,
+    vote_attack,
+    worst_votes,
 )
 from sfumato.audit.one_run import Guesses
 from sfumato.audit.replay import (
@@ -54,8 +55,7 @@ from sfumato.audit.roc import (
     draw_roc,
     operating_point,
 )
-from sfumato.audit.verdict import Verdict
-from sfumato.audit.votes import vote_attack, worst_votes
+from sfumato.audit.verdict import Check, Verdict, noise_checks, poisson_checks
 
 __all__ = [
     "DISPLAY_ALPHA",

@@ -1,16 +1,20 @@
-"""All commands under one name, and what happens when one of them fails."""
+"""All commands under one name, and the sentence and exit code of one that fails."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from functools import cache
 from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command_name
 from typer.models import CommandInfo, TyperInfo
 
@@ -36,8 +40,6 @@ from sfumato.cli import (
     tune,
     verify,
 )
-from sfumato.cli.remedies import as_an_option, in_a_sentence
-from sfumato.cli.suggestions import Suggesting
 from sfumato.display import visible
 from sfumato.errors import (
     BudgetExceeded,
@@ -49,6 +51,103 @@ from sfumato.errors import (
     UnitMismatch,
     missing_extra,
 )
+
+_REMEDIES = {
+    errno.ENOSPC: "make room, and run the same command again: it goes on where it stopped",
+    errno.EDQUOT: "make room, and run the same command again: it goes on where it stopped",
+    errno.EACCES: "choose a place that you may read and write",
+    errno.EPERM: "choose a place that you may read and write",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EISDIR: "name a file in it",
+}
+
+
+def as_an_option(name: str, value: str, options: Collection[str]) -> str | None:
+    """How a value is given to a command that has these options; None if it takes it from elsewhere.
+
+    >>> as_an_option("unit", "patient", ["--unit"]), as_an_option("unit", "patient", ["--set", "--ledger"])
+    ('--unit patient', '--set unit=patient')
+    """
+    if f"--{name}" in options:
+        return f"--{name} {shlex.quote(value)}"
+    return f"--set {shlex.quote(f'{name}={value}')}" if "--set" in options else None
+
+
+def in_a_sentence(error: OSError) -> str:
+    """
+    >>> in_a_sentence(OSError(errno.ENOSPC, "No space left on device", "/disk/run"))
+    'No space left on device: /disk/run; make room, and run the same command again: it goes on where it stopped'
+    """
+    said = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+    remedy = _REMEDIES.get(error.errno or 0)
+    return said if remedy is None else f"{said}; {remedy}"
+
+
+_OTHER_WORDS = {
+    "batch": ("batch",),
+    "budget": ("ledger", "epsilon"),
+    "clip": ("clip-norm",),
+    "column": ("target", "columns"),
+    "cuda": ("device",),
+    "dataset": ("data",),
+    "dir": ("out",),
+    "epoch": ("epochs",),
+    "folder": ("out",),
+    "gpu": ("device",),
+    "grad": ("clip-norm",),
+    "label": ("target",),
+    "n": ("public-size", "agents", "rows", "images"),
+    "noise": ("noise-multiplier",),
+    "output": ("out",),
+    "people": ("agents", "public-size"),
+    "population": ("agents", "public-size"),
+    "q": ("sample-rate",),
+    "rate": ("learning-rate", "sample-rate"),
+    "sampling": ("sample-rate",),
+    "sigma": ("noise-multiplier",),
+    "size": ("public-size", "train-size"),
+    "y": ("target",),
+}
+"""Words of others, and ours for them."""
+
+
+def meant_by(word: str, options: list[str]) -> list[str]:
+    """Options that a word stands for: by its beginning, its initials, or as others call them.
+
+    >>> meant_by("--lr", ["--ledger", "--learning-rate"]), meant_by("--batch-size", ["--batch", "--epochs"])
+    (['--learning-rate'], ['--batch'])
+    """
+    given = word.lstrip("-").replace("_", "-").lower()
+    names = {option.lstrip("-"): option for option in options if option.startswith("--")}
+    alike = [name for name in names if name.startswith(given) or given.startswith(f"{name}-")]
+    alike += [name for name in names if "-" in name and "".join(part[0] for part in name.split("-")) == given]
+    called = [name for part in given.split("-") for name in _OTHER_WORDS.get(part, ()) if name in names]
+    return [names[name] for name in dict.fromkeys(alike or called)]
+
+
+class Suggesting(TyperGroup):
+    """The root of all commands."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise _with_suggestion(error) from error
+
+
+def _with_suggestion(error: click.NoSuchOption) -> click.UsageError:
+    if error.ctx is None:
+        return error
+    options = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts]
+    found = meant_by(error.option_name, options)
+    if not found:
+        return error
+    return click.UsageError(
+        f"No such option '{error.option_name}'. Did you mean {' or '.join(found)}?", error.ctx
+    )
+
 
 app = typer.Typer(
     name="sfumato",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
-from sfumato.cli.options import fraction
+from sfumato.cli.options import Delta, fraction
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ NoiseMultiplier = Annotated[
     typer.Option(
         help="Standard deviation of the noise, divided by the clip norm: the most that one record adds."
     ),
-]
-Delta = Annotated[
-    float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
 ]
 SampleRate = Annotated[
     float,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfumato.cli import show
-from sfumato.cli.default_command import by_default
+from sfumato.cli.options import by_default
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def head(
 
     Example: sfumato ledger head people.db --sign holder --out /elsewhere/people-head.json
     """
-    from sfumato.cli.deliver import deliver
+    from sfumato.cli.key import deliver
     from sfumato.ledger import Ledger, PrivateKey, Witness
 
     key = None if sign is None else PrivateKey.read(sign)
@@ -174,7 +174,6 @@ def verify(
 
 
 def _whose(name: str, signer: PublicKey | None) -> str:
-    """What the signature of something that was presented is worth, where no key was asked for."""
     if signer is None:
         return f"The {name} is not signed: whoever had the file could change it."
     return f"The {name} is signed by the key {signer.id}; whose that is was not checked: give --key."

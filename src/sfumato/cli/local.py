@@ -47,22 +47,33 @@ def release(
     ],
     out: Annotated[Path, typer.Option(help="File for the noised data. The certificate is written beside it.")],
     epsilon: Annotated[float | None, typer.Option(help="ε for each person's record, label included.")] = None,
-    delta: Annotated[float, typer.Option(help="δ of Gaussian reports. Directions have δ = 0.")] = 1e-5,
-    randomiser: Annotated[str, typer.Option(help="direction (pure ε) or gaussian.")] = "direction",
+    delta: Annotated[
+        float, typer.Option(help="δ of Gaussian reports. Directions have δ = 0.", rich_help_panel="Images")
+    ] = 1e-5,
+    randomiser: Annotated[
+        str, typer.Option(help="direction (pure ε) or gaussian.", rich_help_panel="Images")
+    ] = "direction",
     prior: Annotated[
         str | None,
         typer.Option(
             help="strokes, strokes-wide, strokes-wild, strokes-rare, strokes-together (several of them), "
-            "shapes, or none for low frequencies only. Default: strokes-together, for fashion-mnist shapes."
+            "shapes, or none for low frequencies only. Default: strokes-together, for fashion-mnist shapes.",
+            rich_help_panel="Images",
         ),
     ] = None,
-    dimension: Annotated[int | None, typer.Option(help="Number of directions to report.")] = None,
+    dimension: Annotated[
+        int | None, typer.Option(help="Number of directions to report.", rich_help_panel="Images")
+    ] = None,
     policy: Annotated[Path | None, typer.Option(help="Policy of a table whose file is given as DATA.")] = None,
     size: Annotated[
-        int | None, typer.Option(help="Use only this many records, from the start of the file.")
+        int | None,
+        typer.Option(help="Use only this many records, from the start of the file.", rich_help_panel="Images"),
     ] = None,
     classes: Annotated[
-        int, typer.Option(help="Number of classes of a .npz file. It is declared, never counted.")
+        int,
+        typer.Option(
+            help="Number of classes of a .npz file. It is declared, never counted.", rich_help_panel="Images"
+        ),
     ] = 10,
     ledger: Annotated[
         Path | None,

@@ -59,7 +59,6 @@ def opinion(
 
 
 def _settings(file: Path | None, words: Sequence[str]) -> list[tuple[str, Any]]:
-    """What the run did: what the command line says goes before what the file says."""
     from sfumato.governance import read_settings
 
     given = _given(words)
@@ -103,7 +102,6 @@ def _record(found: Opinion, place: str, purpose: str | None, *, asks: bool) -> d
 
 
 def _before(found: Opinion, ledger: Ledger) -> str:
-    """What recording it will do to the ledger, which no later command takes back."""
     from sfumato.ledger.rule import counted_event
 
     left = ledger.epsilon_left

@@ -6,30 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from sfumato.cli import show
-from sfumato.cli.options import PAYS, SHARES, Allocation, Purpose, charged, check
+from sfumato.cli.options import PAYS, SHARES, Allocation, Delta, Purpose, by_default, charged, check
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
     from sfumato.ledger import Ledger
     from sfumato.pate import PateSettings, VotePlan
 
-_HELP_WORDS = ("--help", "-h")
-
-
-class _RunByDefault(TyperGroup):
-    """`sfumato pate --data …` is short for `sfumato pate run --data …`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in _HELP_WORDS:
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
+VOTES, STUDENT = "Votes", "Teachers and student"
 app = typer.Typer(
-    cls=_RunByDefault,
+    cls=by_default("run"),
     help="Label public images by private votes. `sfumato pate --data …` means `sfumato pate run --data …`.",
     no_args_is_help=True,
 )
@@ -49,37 +37,54 @@ def run(
     teachers: Annotated[
         int, typer.Option(help="Number of teachers. Each gets its own shard of the private rows.")
     ] = 250,
-    delta: Annotated[
-        float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
-    ] = 1e-5,
+    delta: Delta = 1e-5,
     mechanism: Annotated[str, typer.Option(help="gnmax, laplace, confident or interactive.")] = "gnmax",
     queries: Annotated[
-        int | None, typer.Option(help="Number of public images to label. Default: as many as the noise allows.")
+        int | None,
+        typer.Option(
+            help="Number of public images to label. Default: as many as the noise allows.",
+            rich_help_panel=VOTES,
+        ),
     ] = None,
     answers: Annotated[
         int | None,
-        typer.Option(help="Most answers to give (confident, interactive). Default: half of the queries."),
+        typer.Option(
+            help="Most answers to give (confident, interactive). Default: half of the queries.",
+            rich_help_panel=VOTES,
+        ),
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Votes that an answer needs (confident, interactive). Default: 0.6 of the teachers."),
+        typer.Option(
+            help="Votes that an answer needs (confident, interactive). Default: 0.6 of the teachers.",
+            rich_help_panel=VOTES,
+        ),
     ] = None,
-    teacher: Annotated[str, typer.Option(help="head (on a public prior's features), mlp or cnn.")] = "head",
+    teacher: Annotated[
+        str, typer.Option(help="head (on a public prior's features), mlp or cnn.", rich_help_panel=STUDENT)
+    ] = "head",
     prior: Annotated[
         str | None,
         typer.Option(
             help="strokes, strokes-wide, strokes-wild, strokes-rare, strokes-together (several of them) or "
-            "shapes. Default: strokes-together, for fashion-mnist shapes."
+            "shapes. Default: strokes-together, for fashion-mnist shapes.",
+            rich_help_panel=STUDENT,
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Epochs of each teacher on its shard.")] = 40,
+    epochs: Annotated[
+        int, typer.Option(help="Epochs of each teacher on its shard.", rich_help_panel=STUDENT)
+    ] = 40,
     adapt_steps: Annotated[
-        int, typer.Option(help="Steps of adapting the prior to the public images; 0 for none.")
+        int,
+        typer.Option(
+            help="Steps of adapting the prior to the public images; 0 for none.", rich_help_panel=STUDENT
+        ),
     ] = 240,
     folds: Annotated[
         int,
         typer.Option(
-            help="Number of folds of the public images, each tested by a student that did not see it."
+            help="Number of folds of the public images, each tested by a student that did not see it.",
+            rich_help_panel=STUDENT,
         ),
     ] = 10,
     ledger: Annotated[

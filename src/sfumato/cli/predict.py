@@ -67,7 +67,6 @@ def predict(
 
 
 def _inputs(model: Predictor | TableModel, data: str) -> tuple[Any, Sequence[str]]:
-    """What the model is asked about, and the name of each."""
     from sfumato.datasets import read_pictures
     from sfumato.datasets.clean import read_rows
     from sfumato.datasets.text_table import TextForm

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from sfumato import interruption
 from sfumato.cli import prompt, show
-from sfumato.cli.default_command import by_default
 from sfumato.cli.expected import Expected, show_expected
-from sfumato.cli.options import Allocation, Purpose, TableName
+from sfumato.cli.options import Allocation, Purpose, TableName, by_default
 from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:

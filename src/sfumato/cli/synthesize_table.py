@@ -82,14 +82,12 @@ def synthesize_table(
 
 
 def _rules(policy: Path, table: str | None, columns: list[str]) -> Policy:
-    """What is declared of the table: the one that was named, or that has these columns."""
     from sfumato.policy import load_policy
 
     return load_policy(policy).one_table(table, having=columns)
 
 
 def _tell(request: Request) -> None:
-    """What is to be known before anything is spent."""
     rules = request.policy
     if rules.tables:
         others = ", ".join(name for name in rules.tables if name != rules.table)
@@ -117,7 +115,6 @@ def _answer(request: Request, released: Released, places: Places) -> dict[str, A
 
 
 def _show_price(request: Request, book: Ledger, *, json: bool) -> None:
-    """What the table would cost, once the ledger has said that it fits."""
     plan, budget = request.plan, request.policy.budget
     book.check(plan.event(), relation=budget.relation, unit=budget.unit)
     answer: dict[str, Any] = {
@@ -171,7 +168,6 @@ def _released(
 
 
 def _attack(request: Request, epsilon: float, places: Places, engine: str | None, master: str) -> Found:
-    """How well an attacker tells who was in, beside what ε allows: a run for the holder, never released."""
     from sfumato.audit import one_run
     from sfumato.learn.marginals import engine_marginals
     from sfumato.randomness import SecretStream

@@ -9,8 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.cli import show
-from sfumato.cli.inputs import read_data, take_some
-from sfumato.cli.options import PAYS, SHARES, Allocation, Purpose, Unit, charged, check
+from sfumato.cli.options import (
+    PAYS,
+    SHARES,
+    Allocation,
+    Classes,
+    Delta,
+    PublicSize,
+    Purpose,
+    TrainSize,
+    Unit,
+    charged,
+    check,
+    read_data,
+    take_some,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -21,21 +34,13 @@ def tune(
     context: typer.Context,
     data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")],
     epsilon: Annotated[float, typer.Option(help="ε to spend on all trials together.")],
-    delta: Annotated[
-        float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
-    ] = 1e-5,
+    delta: Delta = 1e-5,
     trials: Annotated[float, typer.Option(help="Mean number of trials. The number itself stays secret.")] = 5,
     learning_rates: Annotated[str, typer.Option(help="Values to choose from, separated by commas.")] = "2,8,32",
     clip_norms: Annotated[str, typer.Option(help="Values to choose from, separated by commas.")] = "0.1,0.5",
-    train_size: Annotated[
-        int | None, typer.Option(help="Train on about this many records, each chosen by a secret coin.")
-    ] = None,
-    public_size: Annotated[
-        int | None, typer.Option(help="With your own images: how many people they are from.")
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
-    ] = None,
+    train_size: TrainSize = None,
+    public_size: PublicSize = None,
+    classes: Classes = None,
     test_data: Annotated[str | None, typer.Option(help="Public images to measure accuracy on.")] = None,
     ledger: Annotated[
         str | None, typer.Option(help="Ledger of the data set. It is charged before any trial.")

@@ -8,9 +8,8 @@ then public sources.
 """
 
 from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
-from sfumato.datasets.chosen import Chosen
-from sfumato.datasets.dataset import Dataset
-from sfumato.datasets.drawings import NETS, draw, prior_for
+from sfumato.datasets.dataset import Chosen, Dataset
+from sfumato.datasets.drawings import NETS, TOGETHER, draw, prior_for
 from sfumato.datasets.images import fetch, load, resize
 from sfumato.datasets.own_images import read_images
 from sfumato.datasets.parquet import parquet_dataset
@@ -21,6 +20,7 @@ from sfumato.datasets.tables import read_table, table_dataset
 __all__ = [
     "DATASETS",
     "NETS",
+    "TOGETHER",
     "Archive",
     "ArchiveFile",
     "Chosen",

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfumato.datasets.archive import Archive, ArchiveFile, read
-from sfumato.datasets.sources import pypi_wheel
+from sfumato.datasets.archive import Archive, ArchiveFile, pypi_wheel, read
 from sfumato.randomness import public_generator
 from sfumato.storage import make_folder, write_whole
 

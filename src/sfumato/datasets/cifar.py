@@ -11,8 +11,7 @@ import json
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.datasets.archive import Archive, ArchiveFile, read
-from sfumato.datasets.sources import npm_package
+from sfumato.datasets.archive import Archive, ArchiveFile, npm_package, read
 from sfumato.errors import DataCorrupted
 
 SIDE, CLASSES = 32, 10

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sfumato.datasets import calendar, lines
+from sfumato.datasets import lines
+from sfumato.datasets import lines as calendar
 from sfumato.datasets.private_copy import PrivateCopy
 from sfumato.datasets.text_table import Rows, TextForm, is_text, rows_of
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput

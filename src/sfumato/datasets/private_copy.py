@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sfumato.datasets import cache
+from sfumato.datasets import archive as cache
 from sfumato.errors import DataError, DataUnavailable
 from sfumato.storage import replacing
 

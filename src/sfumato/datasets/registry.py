@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.datasets import cifar, digits, idx
-from sfumato.datasets.archive import Archive, ArchiveFile, read
+from sfumato.datasets.archive import Archive, ArchiveFile, debian_package, mirror, npm_package, read
 from sfumato.datasets.drawings import draw
-from sfumato.datasets.sources import debian_package, mirror, npm_package
 
 Split = Literal["train", "test"]
 SPLITS = ("train", "test")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
-FORM_KEYS = ("delimiter", "header", "fields", "missing")
-"""What a policy's [table] section may say of a text file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +49,6 @@ class TextForm:
             raise InvalidInput("expected table.fields to be different names in any letter case")
         if self.fields == () or (self.fields is None and not self.header):
             raise InvalidInput("expected table.fields to name the columns of a file without a header")
-
-
-def text_form(section: Mapping[str, Any]) -> TextForm:
-    """The form that a policy's [table] section declares."""
-    given = {key: section[key] for key in FORM_KEYS if key in section}
-    for name in ("fields", "missing"):
-        if name in given:
-            if not isinstance(given[name], list | tuple):
-                raise InvalidInput(f"expected table.{name} to be a list, got table.{name}={given[name]!r}")
-            given[name] = tuple(given[name])
-    return TextForm(**given)
 
 
 @dataclass(frozen=True)

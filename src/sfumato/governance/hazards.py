@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sfumato.accounting.meaning import LARGEST_DELTA, LARGEST_EPSILON
+from sfumato.caveats import OUTSIDE_THE_FIGURE, Caveat, Code, codes
 from sfumato.governance.statement import Statement
 from sfumato.ledger import Certificate
 
@@ -69,20 +70,23 @@ def as_rows(hazards: list[Hazard]) -> list[dict[str, Any]]:
 
 _UNWEIGHED = "certificates carry caveats that nobody has weighed"
 _SPOKEN_OF = {
-    "bounds, categories or sizes are read off the data": ("read from data",),
-    "noise in floating point betrays low bits": ("taken as ideal",),
-    "the generator of the noise can be predicted": ("seeded",),
-    "tuning, exploration and failed runs are not counted": ("chosen on", "not charged", "uncharged"),
-    "losses of many releases are not added up": ("not entered in a ledger", "not settled"),
-    "ε is so large that it protects nobody": ("practically no protection",),
+    "bounds, categories or sizes are read off the data": {Code.READ_FROM_DATA, Code.SHAPE_READ},
+    "noise in floating point betrays low bits": {Code.IDEAL_NORMAL, Code.IDEAL_SAMPLER},
+    "the generator of the noise can be predicted": {Code.SEEDED, Code.SEEDED_CHOICE, Code.OWN_SAMPLER},
+    "tuning, exploration and failed runs are not counted": {
+        Code.SETTINGS_ON_THESE_ROWS,
+        Code.SETTINGS_UNCHARGED,
+        Code.IMAGE_CHOICES,
+    },
+    "losses of many releases are not added up": {Code.UNRECORDED, Code.RESERVED},
+    "ε is so large that it protects nobody": {Code.NO_PROTECTION},
 }
-"""Words of caveats by the hazard that they speak of."""
+"""Codes of caveats by the hazard that they speak of."""
 
 
-def _weighed(hazard: Hazard, caveats: Sequence[str]) -> Hazard:
-    """A hazard with the number of caveats that speak of it: where one does, it is asked for at least."""
-    words = _SPOKEN_OF.get(hazard.hazard, ())
-    count = sum(any(word in caveat for word in words) for caveat in caveats)
+def _weighed(hazard: Hazard, caveats: Sequence[Caveat]) -> Hazard:
+    """Return a hazard with the number of caveats that speak of it: with one, it is never called handled."""
+    count = sum(caveat.code in _SPOKEN_OF.get(hazard.hazard, ()) for caveat in caveats)
     if not count:
         return hazard
     status = ASK if hazard.status == YES else hazard.status
@@ -94,7 +98,6 @@ def _standing(count: int) -> str:
 
 
 def _missing(book: Any, certificates: Sequence[Certificate]) -> int:
-    """How many charges have no certificate at hand."""
     seen = {certificate.head.sequence for certificate in certificates if certificate.head is not None}
     return len([line for line in book["charges"] if line["entry"] not in seen])
 
@@ -102,7 +105,7 @@ def _missing(book: Any, certificates: Sequence[Certificate]) -> int:
 def _stated(book: Any, certificates: Sequence[Certificate], missing: int) -> Hazard:
     """Count the caveats of certificates, and the charges without a certificate at hand."""
     count = sum(len(certificate.caveats) for certificate in certificates)
-    broken = any(caveat.startswith("not private") for each in certificates for caveat in each.caveats)
+    broken = any(not each.private or codes(each.caveats) & OUTSIDE_THE_FIGURE for each in certificates)
     said = [f"{_standing(count)}. Did who signs read each?"] if count else []
     if missing:
         said.append(f"Certificates of {missing} of {len(book['charges'])} charges are not at hand.")
@@ -152,7 +155,6 @@ def _guarantee(book: Any) -> list[Hazard]:
 
 
 def _failure(layer: str, delta: float, people: float | None, unit: str) -> Hazard:
-    """Whether δ is small beside the number of people, where the ledger was told how many there are."""
     expected = delta * (people or 0)  # people whose records a mechanism of this δ may publish as they are
     if not delta:
         status, answer = YES, "δ is 0."

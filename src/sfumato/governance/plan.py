@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
 
 from sfumato import _validate
 from sfumato.accounting import (
@@ -30,25 +32,179 @@ from sfumato.errors import InvalidInput, NotPrivate, SfumatoError
 from sfumato.ledger import Charge, Ledger
 from sfumato.ledger.rule import OUT_OF_NUMBERS
 from sfumato.policy import Policy, load_policy
+from sfumato.schema import Delta, Model, Positive, Whole, Words, read, read_file
 
 if TYPE_CHECKING:
     from sfumato.query import Table
 
 
-MOST_TIMES = 10_000
+MOST_TIMES, MOST_RELEASES = 10_000, 200
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Rates of false positives at which the attacker's best is told."""
+
+Made = tuple[DpEvent, dict[str, float]]
+"""The event of one release, and half the width of the 95% interval of each of its figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Hold the terms of every release of a plan; `policy` gives the policy, or the table, that one names."""
+
+    delta: float
+    relation: Relation
+    unit: str
+    policy: Callable[[str], Policy | Table]
+
+
+class Line(Model, tag_field="kind"):
+    """One line of a plan as a file states it; a kind of release is a subclass."""
+
+    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+    name: Words | None = None
+    times: Annotated[int, Meta(ge=1, le=MOST_TIMES)] = 1
+
+    @property
+    def title(self) -> str:
+        return (self.name or str(type(self).__struct_config__.tag))[:100]
+
+    @abstractmethod
+    def made(self, terms: Terms) -> Made:
+        """Return the event and the expected errors of one release."""
+
+
+class Counts(Line, tag="counts"):
+    """A table of counts, a person in at most `per_person` cells: Laplace at ε, or Gaussian at (ε, δ)."""
+
+    epsilon: Positive
+    per_person: Whole = 1
+    noise: Literal["laplace", "gaussian"] = "laplace"
+
+    def made(self, terms: Terms) -> Made:
+        if self.noise == "gaussian":
+            multiplier = gaussian_noise_multiplier(self.epsilon, terms.delta)
+            return GaussianEvent(multiplier), {"count": 1.96 * multiplier * math.sqrt(self.per_person)}
+        # P(|X| > t) = e^{−t/b} for the Laplace law of scale b
+        return pure(self.epsilon), {"count": self.per_person / self.epsilon * math.log(20)}
+
+
+class Average(Line, tag="average"):
+    """The average of a column with bounds over about `people`: half of ε for the sum, half for the count."""
+
+    epsilon: Positive
+    lower: float
+    upper: float
+    people: Whole
+
+    def made(self, terms: Terms) -> Made:
+        if not self.lower < self.upper:
+            raise InvalidInput(
+                f"expected lower < upper in the release {self.title!r}, got {self.lower:g} and {self.upper:g}"
+            )
+        # Centred, a person moves the sum by at most half the range.
+        half = (self.upper - self.lower) / 2
+        return pure(self.epsilon), {"average": half * 2 / self.epsilon * math.log(20) / self.people}
+
+
+class Survey(Line, tag="survey"):
+    """Randomised response by `people` people (Kairouz et al. 2016): the error of the share of one answer."""
+
+    relation: ClassVar[Relation] = Relation.REPLACE_ONE
+    epsilon: Positive
+    people: Whole
+    answers: Annotated[int, Meta(ge=2)] = 2
+
+    def made(self, terms: Terms) -> Made:
+        honest = math.exp(self.epsilon) / (math.exp(self.epsilon) + self.answers - 1)
+        other = (1 - honest) / (self.answers - 1)
+        return pure(self.epsilon), {"share": 1.96 * math.sqrt(0.25 / self.people) / (honest - other)}
+
+
+class Training(Line, tag="model"):
+    """A model by DP-SGD: the noise on the mean gradient, in units of the clip norm."""
+
+    size: Whole
+    batch: Whole
+    epochs: Positive
+    epsilon: Positive | None = None
+    noise_multiplier: Positive | None = None
+
+    def made(self, terms: Terms) -> Made:
+        from sfumato.training import TrainingPlan
+
+        if self.noise_multiplier is not None:
+            rate = self.batch / self.size
+            plan = TrainingPlan(
+                sample_rate=rate,
+                steps=math.ceil(self.epochs / rate - 1e-9),
+                noise_multiplier=self.noise_multiplier,
+                expected_batch=self.batch,
+                clip_norm=1.0,
+            )
+        elif self.epsilon is not None:
+            plan = TrainingPlan.calibrated(
+                epsilon=self.epsilon,
+                delta=terms.delta,
+                public_size=self.size,
+                expected_batch=self.batch,
+                epochs=self.epochs,
+            )
+        else:
+            raise InvalidInput(f"expected epsilon in the release {self.title!r}, got none")
+        return plan.event(), {
+            "noise on the mean gradient, of the clip norm": plan.noise_multiplier / self.batch
+        }
+
+
+class Question(Line, tag="query"):
+    """A question in SQL, planned as it would be asked of its table; no row is read.
+
+    Its noise is the one that the table would choose, unless the release names one.
+    """
+
+    policy: str
+    sql: str
+    epsilon: Positive
+    noise: str | None = None
+
+    def made(self, terms: Terms) -> Made:
+        from sfumato.query import Table
+
+        known = terms.policy(self.policy)
+        table = Table(known, None) if isinstance(known, Policy) else known
+        unit = table.policy.budget.unit
+        if unit != terms.unit:
+            raise InvalidInput(
+                f"expected unit = {unit!r} in the plan, as in the policy of {self.title!r}, got "
+                f"{terms.unit!r}; the policy names it in [budget] unit, or by the column in [unit]"
+            )
+        planned = table.plan(self.sql, epsilon=self.epsilon, noise=self.noise)
+        return planned.price.event(), {item.column: item.half_width for item in table.expected(planned)}
+
+
+class PlanFile(Model):
+    """A plan as a TOML file or a web page states it."""
+
+    name: Words = "plan"
+    epsilon: Positive | None = None
+    delta: Delta = 0.0
+    unit: Words = "person"
+    relation: Relation = Relation.ADD_REMOVE
+    releases: Annotated[
+        tuple[Counts | Average | Question | Training | Survey, ...],
+        Meta(min_length=1, max_length=MOST_RELEASES, description=f"1 to {MOST_RELEASES} [[releases]]"),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRelease:
-    """One line of a plan.
+    """One line of a plan, priced.
 
     Attributes:
         name: Its name, in a few words.
-        kind: One of `KINDS`.
+        kind: Its kind: counts, average, query, model or survey.
         times: How often it is made.
         event: The event of one of them.
         errors: Half the width of the 95% interval of each figure, by name.
-        relation: The relation under which `event` is priced.
 
     >>> PlannedRelease(name="a count", kind="counts", times=12, event=pure(0.1), errors={"count": 30.0}).times
     12
@@ -59,182 +215,28 @@ class PlannedRelease:
     times: int
     event: DpEvent
     errors: dict[str, float]
-    relation: Relation = Relation.ADD_REMOVE
+
+    @classmethod
+    def of(cls, line: Line, terms: Terms) -> PlannedRelease:
+        kind = str(type(line).__struct_config__.tag)
+        if terms.relation is not line.relation:  # the same noise costs more, or less, under another one
+            raise InvalidInput(
+                f"expected relation = '{line.relation}' for {line.title!r}, as each {kind} is priced, got "
+                f"'{terms.relation}'; plan it under a budget of its own"
+            )
+        try:
+            event, errors = line.made(terms)
+        except ArithmeticError:
+            raise InvalidInput(
+                f"expected figures that can be priced in the release {line.title!r}, got some too large or too "
+                "small; check them"
+            ) from None
+        return cls(name=line.title, kind=kind, times=line.times, event=event, errors=errors)
 
     @property
     def whole(self) -> DpEvent:
         """All times together."""
         return repeat(self.event, self.times)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """Hold the terms of every line of a plan, and the folder of its policies."""
-
-    delta: float
-    relation: Relation
-    unit: str
-    policy: Callable[[str], Policy | Table]
-
-
-class Fields:
-    """Read the fields of one release; missing, odd and unused ones are refused."""
-
-    def __init__(self, values: Mapping[str, Any], terms: Terms) -> None:
-        self._values = dict(values)
-        self._asked = {"name", "kind", "times"}
-        self.policy = terms.policy
-        self.delta = terms.delta
-        self.unit = terms.unit
-        self.name = str(values.get("name", values.get("kind", "release")))[:100]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._asked.add(name)
-        value = self._values.get(name, default)
-        if value is None:
-            raise InvalidInput(f"expected {name} in the release {self.name!r}, got none")
-        return value
-
-    def has(self, name: str) -> bool:
-        self._asked.add(name)
-        return name in self._values
-
-    def positive(self, name: str, default: float | None = None) -> float:
-        return _validate.positive(name, self.get(name, default))
-
-    def whole(self, name: str, default: int | None = None) -> int:
-        return _validate.integer(name, self.get(name, default), least=1)
-
-    def check(self) -> None:
-        odd = sorted(set(self._values) - self._asked)
-        if odd:
-            raise InvalidInput(
-                f"expected only {', '.join(sorted(self._asked))} in the release {self.name!r}, got "
-                f"{', '.join(odd)}"
-            )
-
-
-Made = tuple[DpEvent, dict[str, float]]
-
-
-def _counts(fields: Fields) -> Made:
-    """A table of counts, a person in at most `per_person` cells: Laplace at ε, or Gaussian at (ε, δ)."""
-    cells, epsilon = fields.whole("per_person", 1), fields.positive("epsilon")
-    if _validate.one_of("noise", str(fields.get("noise", "laplace")), ["laplace", "gaussian"]) == "gaussian":
-        multiplier = gaussian_noise_multiplier(epsilon, fields.delta)
-        return GaussianEvent(multiplier), {"count": 1.96 * multiplier * math.sqrt(cells)}
-    # P(|X| > t) = e^{−t/b} for the Laplace law of scale b
-    return pure(epsilon), {"count": cells / epsilon * math.log(20)}
-
-
-def _average(fields: Fields) -> Made:
-    """The average of a column with bounds over about `people`: half of ε for the sum, half for the count."""
-    lower, upper = (_validate.real(name, fields.get(name)) for name in ("lower", "upper"))
-    if not lower < upper:
-        raise InvalidInput(
-            f"expected lower < upper in the release {fields.name!r}, got {lower:g} and {upper:g}"
-        )
-    epsilon, people = fields.positive("epsilon"), fields.whole("people")
-    # Centred, a person moves the sum by at most half the range.
-    return pure(epsilon), {"average": (upper - lower) / 2 * 2 / epsilon * math.log(20) / people}
-
-
-def _survey(fields: Fields) -> Made:
-    """Randomised response by `people` people (Kairouz et al. 2016): the error of the share of one answer."""
-    epsilon, answers, people = fields.positive("epsilon"), fields.whole("answers", 2), fields.whole("people")
-    honest = math.exp(epsilon) / (math.exp(epsilon) + answers - 1)
-    other = (1 - honest) / (answers - 1) if answers > 1 else 0.0
-    if honest - other <= 0:
-        raise InvalidInput(
-            f"expected at least two answers in the survey {fields.name!r}, got answers={answers}"
-        )
-    return pure(epsilon), {"share": 1.96 * math.sqrt(0.25 / people) / (honest - other)}
-
-
-def _model(fields: Fields) -> Made:
-    """A model by DP-SGD: the noise on the mean gradient, in units of the clip norm."""
-    from sfumato.training import TrainingPlan
-
-    size, batch = fields.whole("size"), fields.whole("batch")
-    settings: dict[str, Any] = {
-        "public_size": size,
-        "expected_batch": batch,
-        "epochs": fields.positive("epochs"),
-    }
-    if fields.has("noise_multiplier"):
-        rate = batch / size
-        plan = TrainingPlan(
-            sample_rate=rate,
-            steps=math.ceil(settings["epochs"] / rate - 1e-9),
-            noise_multiplier=fields.positive("noise_multiplier"),
-            expected_batch=batch,
-            clip_norm=1.0,
-        )
-    else:
-        plan = TrainingPlan.calibrated(epsilon=fields.positive("epsilon"), delta=fields.delta, **settings)
-    return plan.event(), {"noise on the mean gradient, of the clip norm": plan.noise_multiplier / batch}
-
-
-def _query(fields: Fields) -> Made:
-    """A question in SQL, planned as it would be asked of its table; no row is read.
-
-    Its noise is the one that the table would choose, unless the release says which.
-    """
-    from sfumato.query import Table
-
-    known = fields.policy(str(fields.get("policy")))
-    table = Table(known, None) if isinstance(known, Policy) else known
-    unit = table.policy.budget.unit
-    if unit != fields.unit:
-        raise InvalidInput(
-            f"expected unit = {unit!r} in the plan, as in the policy of {fields.name!r}, got "
-            f"{fields.unit!r}; the policy names it in [budget] unit, or by the column in [unit]"
-        )
-    noise = str(fields.get("noise")) if fields.has("noise") else None
-    planned = table.plan(str(fields.get("sql")), epsilon=fields.positive("epsilon"), noise=noise)
-    return planned.price.event(), {item.column: item.half_width for item in table.expected(planned)}
-
-
-KINDS: dict[str, Callable[[Fields], Made]] = {
-    "counts": _counts,
-    "average": _average,
-    "query": _query,
-    "model": _model,
-    "survey": _survey,
-}
-
-
-def planned_release(values: Mapping[str, Any], terms: Terms) -> PlannedRelease:
-    """One release of a plan, checked."""
-    fields = Fields(values, terms)
-    kind = _validate.one_of("kind", str(fields.get("kind")), list(KINDS))
-    times = _validate.integer("times", values.get("times", 1), least=1)
-    if times > MOST_TIMES:
-        raise InvalidInput(f"expected times <= {MOST_TIMES} in the release {fields.name!r}, got times={times}")
-    expected = Relation.REPLACE_ONE if kind == "survey" else Relation.ADD_REMOVE
-    if terms.relation is not expected:  # the same noise costs more, or less, under another one
-        raise InvalidInput(
-            f"expected relation = '{expected}' for {fields.name!r}, as each {kind} is priced, got "
-            f"'{terms.relation}'; plan it under a budget of its own"
-        )
-    try:
-        event, errors = KINDS[kind](fields)
-    except ArithmeticError:
-        raise InvalidInput(
-            f"expected figures that can be priced in the release {fields.name!r}, got some too large or too "
-            "small; check them"
-        ) from None
-    fields.check()
-    return PlannedRelease(
-        name=fields.name, kind=kind, times=times, event=event, errors=errors, relation=terms.relation
-    )
-
-
-MOST_RELEASES = 200
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-"""Rates of false positives at which the attacker's best is told."""
-
-_FIELDS = {"name", "epsilon", "delta", "unit", "relation", "releases"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,18 +273,14 @@ class Plan:
             InvalidInput: If a field is missing, odd, or out of its range.
         """
         place = Path(path)
-        try:
-            settings = tomllib.loads(place.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"expected TOML in {place.name!r}, got a text that is none: {error}") from error
-        settings = {"name": place.stem, **settings}
+        settings = {"name": place.stem, **read_file(place, "a plan")}
         return cls.from_settings(settings, policy=lambda name: load_policy(place.parent / name))
 
     @classmethod
     def from_settings(
         cls, settings: Mapping[str, Any], *, policy: Callable[[str], Policy | Table] | None = None
     ) -> Plan:
-        """A plan from a dictionary, as a file or a web page gives it.
+        """Return a plan from a dictionary, as a file or a web page gives it.
 
         Args:
             settings: name, epsilon, delta, unit, relation and the list `releases`.
@@ -292,41 +290,21 @@ class Plan:
         Returns:
             The plan.
         """
-        odd = sorted(set(settings) - _FIELDS)
-        if odd:
-            raise InvalidInput(f"expected only {', '.join(sorted(_FIELDS))} in a plan, got {', '.join(odd)}")
-        lines = settings.get("releases")
-        if not isinstance(lines, list) or not lines or len(lines) > MOST_RELEASES:
-            raise InvalidInput(
-                f"expected 1 to {MOST_RELEASES} [[releases]] in a plan, got {_validate.shown(lines)}"
-            )
-        if not all(isinstance(line, Mapping) for line in lines):
-            raise InvalidInput("expected each of [[releases]] to be a table of fields, got another value")
-        delta = _validate.delta("delta", settings.get("delta", 0.0))
-        relation = Relation(
-            _validate.one_of(
-                "relation", str(settings.get("relation", "add-remove")), [str(r) for r in Relation]
-            )
-        )
-        unit = str(settings.get("unit", "person"))
-        terms = Terms(delta=delta, relation=relation, unit=unit, policy=policy or _no_policy)
-        releases = tuple(planned_release(line, terms) for line in lines)
+        said: PlanFile = read(PlanFile, settings, name="the plan")
+        terms = Terms(delta=said.delta, relation=said.relation, unit=said.unit, policy=policy or _no_policy)
+        releases = tuple(PlannedRelease.of(line, terms) for line in said.releases)
         whole = compose(*(release.whole for release in releases))
         check_affordable(whole)
-        limit = settings.get("epsilon")
+        limit = said.epsilon
         if limit is None:
-            limit = max(_priced(whole, delta, relation), 1e-9)
-        if not math.isfinite(float(limit)):
+            limit = max(_priced(whole, said.delta, said.relation), 1e-9)
+        if not math.isfinite(limit):
             raise InvalidInput("expected a plan with a finite ε at its delta, got none; state a delta > 0")
-        budget = Budget(epsilon=float(limit), delta=delta, unit=unit, relation=relation)
-        return cls(name=str(settings.get("name", "plan"))[:100], budget=budget, releases=releases)
+        budget = Budget(epsilon=limit, delta=said.delta, unit=said.unit, relation=said.relation)
+        return cls(name=said.name[:100], budget=budget, releases=releases)
 
     def event(self) -> DpEvent:
-        """All releases as one event.
-
-        Returns:
-            The event.
-        """
+        """Return all releases as one event."""
         return compose(*(release.whole for release in self.releases))
 
     def price(self) -> PlanPrice:
@@ -417,19 +395,11 @@ class PlanPrice:
         return self.together <= self.plan.budget.epsilon * (1 + 1e-9)
 
     def in_words(self) -> str:
-        """Describe the most that an attacker could gain, in one sentence.
-
-        Returns:
-            The sentence.
-        """
+        """Describe the most that an attacker could gain, in one sentence."""
         return in_words(self.attacker[0.01], self.plan.budget.relation)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as one JSON object.
-
-        Returns:
-            The dictionary.
-        """
+        """Return the price as one JSON object."""
         budget = self.plan.budget
         return {
             "name": self.plan.name,

@@ -1,7 +1,4 @@
-"""Settings of a run of other software: read from a file that is never run, and looked up by their meaning.
-
-Files are JSON, TOML or YAML of a bounded size. Every library has its own word for a setting.
-"""
+"""Settings of a run of other software: read from a file that is never run, and looked up by their meaning."""
 
 from __future__ import annotations
 
@@ -21,16 +18,14 @@ from sfumato.errors import InvalidInput
 LARGEST_FILE = 2**18
 MOST_SETTINGS = 10_000
 DEEPEST = 20
-"""How many tables may lie inside each other."""
+"""The most levels of tables inside each other."""
 
 Setting = tuple[str, Any]
 """The last name on the way to a value, in snake case, and the value."""
 
 
 def read_settings(path: str | os.PathLike[str]) -> list[Setting]:
-    """All single values of a file, each under its own name, in the order of the file.
-
-    Names are written in snake case, so that `maxGradNorm`, `max-grad-norm` and `max_grad_norm` are one.
+    """Return all single values of a file in their order, with names in snake case.
 
     Args:
         path: A file that ends in .json, .toml, .yaml or .yml.
@@ -57,22 +52,13 @@ def read_settings(path: str | os.PathLike[str]) -> list[Setting]:
     if len(raw) > LARGEST_FILE:
         raise InvalidInput(f"expected settings of at most {LARGEST_FILE} bytes, got more in {place.name!r}")
     try:
-        text = raw.decode("utf-8-sig")
+        return parse_settings(raw.decode("utf-8-sig"), form)
     except UnicodeDecodeError as error:
         raise InvalidInput(f"expected text in UTF-8 in {place.name!r}, got other bytes") from error
-    return parse_settings(text, form)
 
 
 def parse_settings(text: str, form: str) -> list[Setting]:
-    """The same of a text.
-
-    Args:
-        text: The settings.
-        form: "json", "toml", "yaml" or "yml".
-
-    Returns:
-        The names and values.
-    """
+    """Return the same of a text; `form` is "json", "toml", "yaml" or "yml"."""
     if form not in _PARSERS:
         raise InvalidInput(f"expected settings as {', '.join(_PARSERS)}, got {form[:20]!r}")
     try:
@@ -80,24 +66,17 @@ def parse_settings(text: str, form: str) -> list[Setting]:
     except InvalidInput:
         raise
     except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        place = f" in line {line}" if isinstance(line, int) else ""
         raise InvalidInput(
-            f"expected settings in {form.upper()}, got a text that is none ({type(error).__name__}"
-            f"{_line(error)}); mend it, or give the settings with --set"
+            f"expected settings in {form.upper()}, got a text that is none ({type(error).__name__}{place}); "
+            "mend it, or give the settings with --set"
         ) from error
     return list(_flattened(value))
 
 
-def _line(error: BaseException) -> str:
-    line = getattr(error, "lineno", None)
-    return f" in line {line}" if isinstance(line, int) else ""
-
-
-def _json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_once)
-
-
 def _once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """A table in which no name stands twice: which of the values the run used, only its owner knows."""
+    """Return a table in which no name stands twice: only its owner knows the value that the run used."""
     found: dict[Any, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -134,7 +113,7 @@ def _yaml(text: str) -> Any:
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "json": _json,
+    "json": lambda text: json.loads(text, object_pairs_hook=_once),
     "toml": tomllib.loads,
     "yaml": _yaml,
     "yml": _yaml,
@@ -142,7 +121,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def _flattened(value: Any) -> Iterator[Setting]:
-    """Single values in the order of the file; a list's values take the name of the list."""
+    """Yield single values in the order of the file; a list's values take the name of the list."""
     waiting: list[tuple[str, Any, int]] = [("", value, 0)]
     found = 0
     while waiting:
@@ -213,13 +192,20 @@ NAMES: dict[str, tuple[str, ...]] = {
     "releases": ("releases", "redraws", "times_released"),
     "unit": ("unit", "privacy_unit"),
 }  # fmt: skip
+_MEANINGS = {name: meaning for meaning, names in NAMES.items() for name in names}
+_RELATIONS = {
+    Relation.ADD_REMOVE: ("add_remove", "add_or_remove_one", "add_or_remove", "addremove", "unbounded"),
+    Relation.REPLACE_ONE: (
+        "replace_one", "replace", "replacement", "substitute", "substitute_one", "substitution", "change_one",
+        "swap", "edit", "bounded",
+    ),
+    Relation.ZERO_OUT: ("zero_out", "zeroed_out", "replace_special", "replace_with_null", "null"),
+}  # fmt: skip
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class Settings:
     """Look up the settings of one run by meaning; two values of one meaning are refused, unknown names listed.
-
-    Args:
-        values: Names and values, as `read_settings` gives them or from options.
 
     >>> run = Settings([("max_grad_norm", 1.0), ("lr", 0.05)])
     >>> run.positive("clip_norm"), run.ignored
@@ -234,42 +220,37 @@ class Settings:
             meaning = _MEANINGS.get(snake_case(name))
             if meaning is None:
                 unknown[name] = None
-            elif value is not None:
-                self._put(meaning, name, value)
+            elif value is not None and not _same(self._values.setdefault(meaning, value), value):
+                raise InvalidInput(
+                    f"expected one value of {meaning}, got {_validate.shown(self._values[meaning])} and "
+                    f"{name}={_validate.shown(value)}; write the run's settings into a file of its own"
+                )
         self.ignored = tuple(unknown)
-
-    def _put(self, meaning: str, name: str, value: Any) -> None:
-        if meaning in self._values and not _same(self._values[meaning], value):
-            raise InvalidInput(
-                f"expected one value of {meaning}, got {_validate.shown(self._values[meaning])} and "
-                f"{name}={_validate.shown(value)}; write the run's settings into a file of its own"
-            )
-        self._values[meaning] = value
 
     def has(self, *meanings: str) -> bool:
         return all(meaning in self._values for meaning in meanings)
 
     def mentions(self, *words: str) -> bool:
-        """Whether some text of the file holds one of the words, as the path of a class does."""
+        """Return whether some text of the file holds one of the words, as the path of a class does."""
         return any(word in self._words for word in words)
 
     def text(self, meaning: str) -> str | None:
         value = self._values.get(meaning)
         return None if value is None else str(value)[:200]
 
+    def word(self, meaning: str) -> str | None:
+        """Return a text in small letters, its last part after a dot, with underscores."""
+        text = self.text(meaning)
+        return None if text is None else text.strip().lower().replace("-", "_").replace(" ", "_")
+
     def flag(self, meaning: str) -> bool | None:
         value = self._values.get(meaning)
         if value is None or isinstance(value, bool):
             return value
-        word = str(value).lower()
-        if word not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-            raise InvalidInput(
-                f"expected {meaning} to be true or false, got {meaning}={_validate.shown(value)}"
-            )
-        return word in ("true", "yes", "on", "1")
+        return str(_validate.one_of(meaning, str(value).lower(), (*_TRUE, *_FALSE))) in _TRUE
 
     def number(self, meaning: str) -> float | None:
-        """A finite number; YAML reads 1e-5 as a text, so a text that is a number counts as one."""
+        """Return a finite number; YAML reads 1e-5 as a text, so a text that is a number counts as one."""
         value = self._values.get(meaning)
         if value is None:
             return None
@@ -280,59 +261,55 @@ class Settings:
                 value = math.nan
         return _validate.real(meaning, value, remedy=f"names that mean {meaning}: {', '.join(NAMES[meaning])}")
 
-    def non_negative(self, meaning: str, default: float | None = None) -> float:
-        value = self._required(meaning, default)
-        return _validate.non_negative(meaning, value)
-
-    def positive(self, meaning: str, default: float | None = None) -> float:
-        return _validate.positive(meaning, self._required(meaning, default))
-
-    def whole(self, meaning: str, default: int | None = None) -> int:
-        """A whole number of at least 1, and less than a million million."""
-        value = self._required(meaning, default)
-        if value != math.floor(value) or not 1 <= value < 1e12:
-            raise InvalidInput(
-                f"expected {meaning} to be a whole number from 1 to 1e12, got {meaning}={value:g}"
-            )
-        return int(value)
-
-    def delta(self) -> float:
-        return _validate.delta("delta", self._required("delta", None))
-
-    def relation(self) -> Relation | None:
-        """Which data sets the claim calls neighbours; None where it does not say."""
-        word = self.text("relation")
-        if word is None:
-            return None
-        plain = word.strip().lower().replace("-", "_").replace(" ", "_").rpartition(".")[2]
-        for relation, words in _RELATIONS.items():
-            if plain in words:
-                return relation
-        raise InvalidInput(
-            "expected relation to be add-remove, replace-one or zero-out, got "
-            f"relation={_validate.shown(word)}; say which data sets the claimed ε calls neighbours"
-        )
-
-    def _required(self, meaning: str, default: float | None) -> float:
+    def required(self, meaning: str, default: float | None = None) -> float:
         value = self.number(meaning)
-        if value is None:
-            value = default
+        value = default if value is None else value
         if value is None:
             raise InvalidInput(
                 f"expected {meaning} among the settings, got none; name it one of: {', '.join(NAMES[meaning])}"
             )
         return value
 
+    def non_negative(self, meaning: str) -> float:
+        return _validate.non_negative(meaning, self.required(meaning))
 
-_RELATIONS = {
-    Relation.ADD_REMOVE: ("add_remove", "add_or_remove_one", "add_or_remove", "addremove", "unbounded"),
-    Relation.REPLACE_ONE: (
-        "replace_one", "replace", "replacement", "substitute", "substitute_one", "substitution", "change_one",
-        "swap", "edit", "bounded",
-    ),
-    Relation.ZERO_OUT: ("zero_out", "zeroed_out", "replace_special", "replace_with_null", "null"),
-}  # fmt: skip
-_MEANINGS = {name: meaning for meaning, names in NAMES.items() for name in names}
+    def positive(self, meaning: str, default: float | None = None) -> float:
+        return _validate.positive(meaning, self.required(meaning, default))
+
+    def whole(self, meaning: str, default: int | None = None) -> int:
+        """Return a whole number of at least 1, and less than a million million."""
+        value = self.required(meaning, default)
+        if value != math.floor(value) or not 1 <= value < 1e12:
+            raise InvalidInput(
+                f"expected {meaning} to be a whole number from 1 to 1e12, got {meaning}={value:g}"
+            )
+        return int(value)
+
+    def delta(self, *, above_zero: bool = False) -> float:
+        delta = _validate.delta("delta", self.required("delta"))
+        if above_zero and not delta:
+            raise InvalidInput("expected delta > 0 for Gaussian noise, got delta=0; take the δ of the settings")
+        return delta
+
+    def claimed(self) -> float | None:
+        """Return the ε that was claimed, by either name; 0 or more."""
+        name = "claimed_epsilon" if self.has("claimed_epsilon") else "epsilon"
+        value = self.number(name)
+        return None if value is None else _validate.non_negative(name, value)
+
+    def relation(self) -> Relation | None:
+        """Return the relation that the claim names; None where it names none."""
+        word = self.word("relation")
+        if word is None:
+            return None
+        for relation, words in _RELATIONS.items():
+            if word.rpartition(".")[2] in words:
+                return relation
+        raise InvalidInput(
+            "expected relation to be add-remove, replace-one or zero-out, got "
+            f"relation={_validate.shown(self.text('relation'))}; say which data sets the claimed ε calls "
+            "neighbours"
+        )
 
 
 def _same(one: Any, other: Any) -> bool:

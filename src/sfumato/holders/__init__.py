@@ -2,6 +2,18 @@
 
 Holders and coordinator go through rounds of a masked sum. A study, which all of them sign, states the
 computation and the adversaries it withstands; a node charges its own ledger before it takes part.
+
+Terms:
+    rows: Private rows that declare their size and classes, to be dealt out; their name selects the recipe.
+    test: Public rows to measure accuracy on; None to measure nothing.
+    parties: The number of holders in a round, and of those that may be lost or collude.
+    terms: The rules by which the sums are used.
+    epsilon: The ε of all rounds, for one unit, against the best informed adversary.
+    delta: Its δ.
+    losses: The holders lost in a round, by its number from 1, and at which message; by default
+        `parties.dropped` holders chosen at random.
+    ledgers: The holders' ledgers by place, from 1; a holder without one is not charged.
+    masked: False leaves the masks out: the same sums, hidden from no party.
 """
 
 from sfumato.holders.node import Node

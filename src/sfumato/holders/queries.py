@@ -55,9 +55,13 @@ class _File(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class HoldersAnswer:
-    """An answer over several holders' tables, and ε against each adversary.
+    """An answer over several holders' tables.
 
-    Of the answer, spent and left are those of the holder whose ledger has the least left.
+    Attributes:
+        answer: The noisy rows; spent and left are those of the holder whose ledger has the least left.
+        against: ε against each adversary.
+        holders: Number of holders whose rows are in it.
+        study: The study.
     """
 
     answer: Answer

@@ -203,8 +203,15 @@ def labels_by_vote(terms: VoteTerms, desk: DeskSums, votes: Mapping[int, npt.NDA
 class SimulatedVotes:
     """The outcome of a vote in one process.
 
-    `labels` has one for each public image that was asked about, −1 where there is none. `student_accuracy` is
-    over all public images, each tested by a student that did not see it; `start_accuracy` is without labels.
+    Attributes:
+        study: The study.
+        terms: The rules for labels.
+        labels: One for each public image that was asked about, −1 where there is none.
+        label_accuracy: The share of labels that are right; None without any.
+        student_accuracy: Over all public images, each tested by a student that did not see it.
+        start_accuracy: The same without any private label.
+        certificates: Of each holder that took part, by its place.
+        seconds: Duration.
     """
 
     study: SumStudy
@@ -235,14 +242,7 @@ def simulate_votes(
     Args:
         private: The holders' rows, which declare their size and classes.
         public: Public images to label; their own labels only measure.
-        parties: The number of holders, and of those that may be lost or collude.
-        terms: The rules for labels.
         settings: Teachers and students, as in `pate.run`; its plan is not used.
-        epsilon: The ε of all labels against the best informed adversary.
-        delta: Its δ.
-        losses: As for `simulate`.
-        ledgers: As for `simulate`.
-        masked: False leaves the masks out: the same sum, hidden from no party.
 
     Returns:
         The labels, the student's accuracy, and a certificate of each holder.
@@ -400,7 +400,17 @@ def averaging_study(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedAveraging:
-    """The outcome of federated averaging in one process; the model is a head, which takes features."""
+    """The outcome of federated averaging in one process.
+
+    Attributes:
+        study: The study.
+        terms: Settings of the training.
+        model: The head, which takes features and not rows.
+        test_accuracy: The share of right answers on the public test rows; None without any.
+        certificates: Of each client, by its place.
+        abandoned: Number of abandoned rounds.
+        seconds: Duration.
+    """
 
     study: SumStudy
     terms: AveragingTerms
@@ -427,15 +437,6 @@ def simulate_averaging(
     """Deal the rows out to many clients and average their updates, each round under masks and noise.
 
     Args:
-        rows: The clients' rows, which declare their classes; their name selects the public features.
-        test: Public rows to measure accuracy on; None to measure nothing.
-        parties: Of one round: the number of clients, and of those that may be lost or collude.
-        terms: Settings of the training.
-        epsilon: The ε of one client, with all its rows, against the best informed adversary.
-        delta: Its δ.
-        losses: As for `simulate`.
-        ledgers: As for `simulate`.
-        masked: False leaves the masks out: the same sums, hidden from no party.
         on_round: Called after each round.
 
     Returns:

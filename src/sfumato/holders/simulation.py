@@ -49,9 +49,15 @@ _DRAWN, _DIGIT, _SIDE, _MOST = 6000, 3, 28, 20  # of the pictures of a round
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """The outcome of a study in one process; the model is the trained head, or the network.
+    """The outcome of a study in one process.
 
-    `certificates` are those of the holders that took part, by place; `test_accuracy` is None without test rows.
+    Attributes:
+        study: The study, with keys made for it.
+        model: The trained head, which takes features and not rows, or the network.
+        test_accuracy: The share of right answers on the public test rows; None without any.
+        certificates: Of each holder that took part, by its place from 1.
+        abandoned: Number of abandoned rounds; at most `study.spare`.
+        seconds: Duration, features included.
     """
 
     study: Study
@@ -129,18 +135,13 @@ def simulate(
     A holder whose ledger has no room stays out of the study.
 
     Args:
-        rows: Private rows that declare their size and classes; their name selects the recipe.
-        test: Public rows to measure accuracy on; None to measure nothing.
-        parties: The number of holders, and of those that may be lost or collude.
-        epsilon: The ε of the study against the best informed adversary of `parties`.
-        delta: Its δ.
         spare: Number of rounds that may be abandoned; they are priced like all others.
         holders_per_unit: Most holders that have one unit; rows are dealt out to one each.
         network: The network to train in place of the default recipe's head.
-        losses: The holders lost in a round, by its number from 1, and at which message; by default
-            `parties.dropped` holders chosen at random.
-        ledgers: The holders' ledgers by place, from 1; a holder without one is not charged.
         on_step: Called after each step of the first holder that takes part.
+
+    Returns:
+        The trained head, its accuracy, and a certificate of each holder.
 
     Raises:
         InvalidInput: If fewer than `parties.least` holders can pay; nothing is charged.

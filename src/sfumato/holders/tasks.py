@@ -145,7 +145,7 @@ class Images(Task):
 class NetworkTerms(Model):
     """The section `network` of a study: a network with random initial weights, and how it is trained.
 
-    Args:
+    Attributes:
         model: A name of `sfumato.models.MODELS`.
         shape: Channels, height and width of an image.
         steps: Number of steps.

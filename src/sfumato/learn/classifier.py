@@ -24,6 +24,7 @@ from torch import nn
 from sfumato import _validate, models, runs
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as priced
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import Evaluation, evaluate
@@ -495,7 +496,7 @@ class Classifier:
         """
         assert self.statistic is not None
         plan = {"adapted": {"statistic": vars(self.statistic), "head": self.plan.to_json()}}
-        rounding = "rounding errors are stated for what is measured first; the head has its own bound"
+        rounding = Code.ROUNDING_OF_PARTS()
         certificate = (Unrecorded(delta=self.delta) if ledger is None else ledger).pay_for(
             self.training_event(),
             purpose=purpose,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Budget
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, draw
 from sfumato.datasets.images import to_shape
 from sfumato.errors import InvalidInput
@@ -391,13 +392,11 @@ def declared(rows: Dataset) -> tuple[int, int]:
     return rows.public_size, rows.classes
 
 
-_CHOSEN = (
-    "settings were chosen on drawings and on scikit-learn's digits, uncharged; one setting before these had "
-    "been measured on MNIST's public test images"
+_CHOSEN = Code.SETTINGS_UNCHARGED(
+    rows="drawings and on scikit-learn's digits, uncharged; one setting before these had been measured on "
+    "MNIST's public test images"
 )
-_CHOSEN_ON_TRAINING_ROWS = (
-    "settings were chosen on training rows of this very data set, uncharged: ε does not cover that choice"
-)
+_CHOSEN_ON_TRAINING_ROWS = Code.SETTINGS_ON_THESE_ROWS()
 _CHOSEN_ON = dict.fromkeys(("mnist", "fashion-mnist", "cifar10"), _CHOSEN_ON_TRAINING_ROWS)
 
 
@@ -413,15 +412,12 @@ def features_from(recipe: Recipe, data: str, *, nets: Path | None = None) -> tup
     """Return a caveat for each prior, with its origin."""
     if nets is not None:
         digests = {name: shipped_note(name, nets)["sha256"] for name in recipe.priors}
-        return tuple(
-            f"network {name!r} (sha256 {digest[:16]}…) is not the one that ships: what it learned from is the "
-            "word of whoever made it"
-            for name, digest in digests.items()
-        )
+        return tuple(Code.PRIOR_OWN(name=repr(name), digest=digest[:16]) for name, digest in digests.items())
     notes = {name: prior_note(name) for name in recipe.priors}
     found = [
-        f"public prior {name!r} (sha256 {note['sha256'][:16]}…): {note['data']}" for name, note in notes.items()
+        Code.PRIOR_PUBLIC(name=repr(name), digest=note["sha256"][:16], data=str(note["data"]))
+        for name, note in notes.items()
     ]
     if data == "digits" and recipe.priors:
-        found.append("the prior was validated on scikit-learn's digits, so that accuracy on them flatters it")
+        found.append(Code.PRIOR_VALIDATED())
     return tuple(found)

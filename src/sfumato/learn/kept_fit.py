@@ -1,12 +1,14 @@
 """A cache of tensors learned from drawings alone: public, always the same, slow to make.
 
 A file is named by everything it follows from: the settings, the source of drawings, networks and recipes with
-their shipped weights, and the versions of Python, PyTorch and NumPy. A file that cannot be read is made anew. A
-changed cache can change the features; they stay a function of one row each, so that no guarantee rests on it.
+their shipped weights, and the versions of Python, PyTorch and NumPy. Comments and layout of the source do not
+count. A file that cannot be read is made anew. A changed cache can change the features; they stay a function
+of one row each, so that no guarantee rests on it.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import sys
 from collections.abc import Callable, Mapping
@@ -21,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sfumato import plugins
-from sfumato.datasets import cache as caches
+from sfumato.datasets import archive as caches
 from sfumato.errors import DataUnavailable
 
 Fit = Mapping[str, Tensor]
@@ -59,7 +61,9 @@ def _source() -> str:
     ours = resources.files("sfumato")
     for source in (*map(ours.joinpath, _SOURCES), resources.files(plugins.part("drawings").__name__)):
         for place in _files(source):
-            digest.update(hashlib.sha256(place.read_bytes()).digest())
+            content = place.read_bytes()
+            code = ast.dump(ast.parse(content)).encode() if place.name.endswith(".py") else content
+            digest.update(hashlib.sha256(code).digest())
     return digest.hexdigest()
 
 

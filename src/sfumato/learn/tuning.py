@@ -20,6 +20,7 @@ from torch import nn
 from sfumato import _validate, accounting, datasets, runs
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
 from sfumato.audit import Errors, Verdict, epsilon_bound
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
@@ -118,7 +119,7 @@ def run(
         private=rows.chosen.private_with(stream),
         plan={"trial": plan.to_json(), "tuning": asdict(tuning), "recipe": asdict(recipe)},
         caveats=(
-            "settings were chosen on the private rows, which is charged",
+            Code.SETTINGS_CHARGED(),
             *features.features_from(recipe, rows.name),
             *rows.chosen.caveats_with(stream),
         ),

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from sfumato import _validate, interruption
 from sfumato.accounting import Budget, DpEvent, Relation, compose, event_to_json, warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.errors import (
     BudgetExceeded,
     InvalidInput,
@@ -362,7 +363,10 @@ class Ledger:
     ) -> Certificate:
         """Return the certificate of a release that was charged here."""
         if charge.relation is not self.budget.relation:
-            caveats = (f"the ledger counts it as {self.budget.relation}: {charge.counted}", *caveats)
+            caveats = (
+                Code.COUNTED_AS(relation=str(self.budget.relation), event=str(charge.counted)),
+                *caveats,
+            )
         return Certificate.of(
             charge.event,
             purpose=charge.purpose,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Relation
+from sfumato.caveats import Code
 from sfumato.datasets.clean import read_rows
 from sfumato.datasets.text_table import TextForm
 from sfumato.display import visible
@@ -264,11 +265,7 @@ def release_table(
     """Check, charge, noise, write: one report a person, an array a column."""
     refuse_to_overwrite(out)
     plan.check(frame)
-    whose = (
-        "every row is one person"
-        if plan.unit_column is None
-        else f"one report for each {plan.unit_column}, of one of its rows, chosen by a secret coin"
-    )
+    whose = Code.ROW_IS_PERSON() if plan.unit_column is None else Code.ONE_ROW_BY_COIN(unit=plan.unit_column)
     certificate = ledger.pay_for(
         plan.event(),
         purpose=visible(f"local release of {name}"),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sfumato import _validate
 from sfumato.accounting import Budget, DpEvent, Relation, epsilon, warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.datasets import public_name
 from sfumato.datasets.drawings import NETS
 from sfumato.display import visible
@@ -32,11 +33,9 @@ if TYPE_CHECKING:
     from sfumato.local.learning import LearntClassifier
 
 FORMAT = 1
-ONE_REPORT = "one report per person, ever: a second release of the same people would cost as much again"
-NO_CURATOR = (
-    "each record was noised by itself, as on its owner's device; no curator need be trusted with the file"
-)
-IDEAL = "the sampler is taken as ideal"
+ONE_REPORT = Code.ONE_REPORT_EVER()
+NO_CURATOR = Code.NO_CURATOR()
+IDEAL = Code.IDEAL_SAMPLER()
 NO_AMPLIFICATION = "no amplification"
 _SHUFFLE_DELTA = 1e-5
 _ARRAYS = ("labels", "vectors", "centre", "matrix")
@@ -194,7 +193,7 @@ def release_images(
 def _of_prior(view: str) -> Sequence[str]:
     if view not in PRIORS:
         return ()
-    return (f"the public prior {view!r}, learnt from drawings, chose what is reported; it costs nothing",)
+    return (Code.PRIOR_CHOSE_REPORTS(name=repr(view)),)
 
 
 def certificate_place(out: Path) -> Path:

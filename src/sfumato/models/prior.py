@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -180,3 +181,41 @@ def shipped_weights(name: str, folder: Path | None = None) -> dict[str, Tensor]:
 
 def _weights_folder(folder: Path | None = None) -> Any:
     return resources.files("sfumato.models") / "weights" if folder is None else folder
+
+
+class JoinedPriors(nn.Module):
+    """Images → the features of all nets, of length 1 together → `linear`.
+
+    Args:
+        nets: The nets; they share nothing.
+        classes: How many outputs there are.
+
+    >>> joined = JoinedPriors([PriorNet(), PriorNet()], classes=10)
+    >>> joined.features(torch.zeros(3, 1, 28, 28)).shape
+    torch.Size([3, 1152])
+    """
+
+    architecture = "joined priors"
+
+    def __init__(self, nets: Sequence[PriorNet], *, classes: int) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+        self.linear = nn.Linear(PriorNet.feature_count * len(nets), classes)
+
+    @classmethod
+    def of(cls, nets: Sequence[PriorNet], *, classes: int) -> JoinedPriors:
+        """The head is the mean of the nets' own linear ones, for their first `classes` outputs."""
+        joined, scale = cls(nets, classes=classes), len(nets) ** -0.5
+        with torch.no_grad():
+            joined.linear.weight.copy_(scale * torch.cat([net.linear.weight[:classes] for net in nets], dim=1))
+            joined.linear.bias.copy_(torch.stack([net.linear.bias[:classes] for net in nets]).mean(0))
+        return joined
+
+    def features(self, images: Tensor) -> Tensor:
+        """(images, 576 of each net), each row of length 1."""
+        parts = [cast(PriorNet, net).features(images) for net in self.nets]
+        return len(parts) ** -0.5 * torch.cat(parts, dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.linear(self.features(images))
+        return logits

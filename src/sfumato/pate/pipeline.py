@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sfumato import _validate
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
 from sfumato.datasets.drawings import NETS
 from sfumato.errors import InvalidInput
@@ -43,9 +44,9 @@ from sfumato.runs import Ballot, Votes, write_run
 from sfumato.storage import RunFolder, json_bytes
 
 CAVEATS = (
-    "features come from a public prior drawn by code, adapted to the public images without their labels",
-    "settings were chosen on the last 10,000 rows of MNIST's training set; that choice is not charged",
-    "the guarantee is for one unit id, which decides the teacher by a keyed hash",
+    Code.PRIOR_ADAPTED(),
+    Code.SETTINGS_UNCHARGED(rows="the last 10,000 rows of MNIST's training set; that choice is not charged"),
+    Code.ONE_UNIT_ID(),
 )
 _SHAPE = (1, 28, 28)
 Progress = Callable[[str, float], None]  # the stage, and the share of it that is done

@@ -11,6 +11,7 @@ from typing import Any
 
 from sfumato import _validate
 from sfumato.accounting import Budget
+from sfumato.caveats import Caveat, Code
 from sfumato.datasets.text_table import TextForm
 from sfumato.errors import InvalidInput
 
@@ -166,9 +167,9 @@ class PublicTable:
             )
 
 
-def left_out_on_purpose(names: Collection[str]) -> tuple[str, ...]:
+def left_out_on_purpose(names: Collection[str]) -> tuple[Caveat, ...]:
     """The caveat that names the columns which a release does not use; none if there are none."""
-    return (f"left out on purpose: {', '.join(names)}",) if names else ()
+    return (Code.LEFT_OUT(columns=", ".join(names)),) if names else ()
 
 
 @dataclass(frozen=True, kw_only=True)

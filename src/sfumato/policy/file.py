@@ -3,18 +3,104 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from sfumato import _validate
 from sfumato.accounting import Budget, Relation
-from sfumato.datasets.text_table import FORM_KEYS, text_form
+from sfumato.datasets.text_table import TextForm
 from sfumato.errors import InvalidInput
-from sfumato.policy.declared import TYPES, Column, Policy, PublicTable, Unit
+from sfumato.policy.declared import Column, Policy, PublicTable, Unit
+from sfumato.schema import Json, Model, Whole, read
 
-_TABLE_KEYS = ("source", "public_size", "version", "owner", *FORM_KEYS)
+_DRAFT = "sfumato query init drafts a policy"
+
+
+class ColumnFile(Model):
+    """A section [columns.NAME]; `Column` checks bounds and categories against the type."""
+
+    type: Literal["integer", "real", "text", "boolean", "date"]
+    lower: Json = None
+    upper: Json = None
+    categories: tuple[Json, ...] | None = None
+
+
+class SourceFile(Model):
+    """The place of a table, and its form if it is a text file."""
+
+    source: str
+    delimiter: str = ","
+    header: bool = True
+    fields: tuple[str, ...] | None = None
+    missing: tuple[str, ...] = ("",)
+
+    @property
+    def form(self) -> TextForm:
+        return TextForm(delimiter=self.delimiter, header=self.header, fields=self.fields, missing=self.missing)
+
+
+class TableFile(SourceFile):
+    """The section [table]."""
+
+    name: str | None = None
+    public_size: Whole | None = None
+    version: str | None = None
+    owner: str | None = None
+
+
+class OneOfTables(TableFile):
+    """A section [tables.NAME]."""
+
+    unit: str | None = None
+    rows: int | None = None
+    groups: int | None = None
+    columns: Mapping[str, ColumnFile] = {}
+
+
+class PublicFile(SourceFile):
+    """A section [public.NAME]."""
+
+    key: str
+    columns: Mapping[str, ColumnFile] = {}
+
+
+class UnitFile(Model):
+    """The section [unit]."""
+
+    column: str | None = None
+    rows: int = 1
+    groups: int = 1
+
+
+class BudgetFile(Model):
+    """The section [budget]."""
+
+    epsilon: float
+    delta: float = 0.0
+    unit: str | None = None
+    ledger: str | None = None
+    dataset: str | None = None
+    four_eyes: bool = False
+
+
+class SynthesisFile(Model):
+    """The section [synthesis], whose rules `synthesize` checks against the columns."""
+
+    follows: Json = None
+    impossible: Json = None
+
+
+class PolicyFile(Model):
+    """A policy as its file states it."""
+
+    budget: BudgetFile
+    unit: UnitFile = UnitFile()
+    table: TableFile | None = None
+    columns: Mapping[str, ColumnFile] = {}
+    tables: Mapping[str, OneOfTables] | None = None
+    public: Mapping[str, PublicFile] = {}
+    synthesis: SynthesisFile = SynthesisFile()
 
 
 def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
@@ -84,54 +170,51 @@ def policy_from_dict(
     >>> policy_from_dict({"columns": columns, "budget": budget}, source="people.csv").table
     'people'
     """
-    _known("the policy", data, ("table", "tables", "public", "unit", "budget", "columns", "synthesis"))
     if source is not None:
         given = str(Path(source).absolute()) if Path(source).suffix else source  # not beside the policy
         data = {**data, "table": {**data.get("table", {}), "source": given}}
-    budget = _section(data, "budget")
-    _known("[budget]", budget, ("epsilon", "delta", "ledger", "dataset", "unit", "four_eyes"))
-    unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
-    amount = _budget(budget, unit)
-    one = _several(data, unit, amount, folder) if "tables" in data else _single(data, unit, amount, folder)
-    public = _mapping("public", data.get("public", {}))
+    said: PolicyFile = read(PolicyFile, data, name="", remedy=_DRAFT)
+    unit = Unit(column=said.unit.column, rows=said.unit.rows, groups=said.unit.groups)
+    budget = Budget(
+        epsilon=said.budget.epsilon,
+        delta=said.budget.delta,
+        unit=said.budget.unit or unit.column or "record",
+        relation=Relation.ADD_REMOVE,
+    )
+    if said.tables is not None:
+        one = _several(said, unit, budget, folder)
+    elif said.table is not None:
+        name = said.table.name or _default_name(said.table.source)
+        one = _table(name, said.table, said.columns, unit=unit, budget=budget, folder=folder)
+    else:
+        raise InvalidInput(f"expected a section [table] in the policy, got none; {_DRAFT}")
+    rules = {"follows": said.synthesis.follows, "impossible": said.synthesis.impossible}
     return replace(
         one,
-        public={name: _public(name, _mapping(f"public.{name}", public[name]), folder) for name in public},
-        ledger=_beside(folder, str(budget["ledger"])) if "ledger" in budget else None,
-        dataset=str(budget["dataset"]) if "dataset" in budget else None,
-        four_eyes=_validate.truth("budget.four_eyes", budget.get("four_eyes", False)),
-        synthesis=_known("[synthesis]", data.get("synthesis", {}), ("follows", "impossible")),
+        public={name: _public(name, table, folder) for name, table in said.public.items()},
+        ledger=None if said.budget.ledger is None else _beside(folder, said.budget.ledger),
+        dataset=said.budget.dataset,
+        four_eyes=said.budget.four_eyes,
+        synthesis={name: rule for name, rule in rules.items() if rule is not None},
     )
 
 
-def _single(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path | None) -> Policy:
-    table = _section(data, "table")
-    _known("[table]", table, ("name", *_TABLE_KEYS))
-    source = str(_needed(table, "table", "source"))
-    name = str(table.get("name", _default_name(source)))
-    return _table(name, table, data.get("columns", {}), unit=unit, budget=budget, folder=folder)
-
-
-def _several(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path | None) -> Policy:
-    """The first table's policy, with the policies of all, under the unit of what is joined."""
-    both = [name for name in ("table", "columns") if name in data]
-    if both or not data["tables"]:
+def _several(said: PolicyFile, unit: Unit, budget: Budget, folder: Path | None) -> Policy:
+    """Return the first table's policy, with the policies of all, under the unit of joined tables."""
+    both = [name for name, given in (("table", said.table), ("columns", said.columns)) if given]
+    if both or not said.tables:
         raise InvalidInput(
             "expected either [table] with its [columns], or [tables.NAME] sections with columns of their own, "
             f"got {', '.join(['tables', *both])}"
         )
     tables = {}
-    for name, section in _mapping("tables", data["tables"]).items():
-        table = _mapping(f"tables.{name}", section)
-        _known(f"[tables.{name}]", table, (*_TABLE_KEYS, "unit", "rows", "groups", "columns"))
-        _needed(table, f"tables.{name}", "source")
+    for name, table in said.tables.items():
         own = Unit(
-            column=table.get("unit", unit.column),
-            rows=table.get("rows", unit.rows),
-            groups=table.get("groups", unit.groups),
+            column=table.unit or unit.column,
+            rows=unit.rows if table.rows is None else table.rows,
+            groups=unit.groups if table.groups is None else table.groups,
         )
-        columns = table.get("columns", {})
-        tables[name] = _table(name, table, columns, unit=own, budget=budget, folder=folder)
+        tables[name] = _table(name, table, table.columns, unit=own, budget=budget, folder=folder)
     first = next(iter(tables.values()))
     versions = [one.version for one in tables.values() if one.version is not None]
     return replace(
@@ -144,92 +227,47 @@ def _several(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path |
 
 def _table(
     name: str,
-    section: Mapping[str, Any],
-    columns: Mapping[str, Any],
+    table: TableFile,
+    columns: Mapping[str, ColumnFile],
     *,
     unit: Unit,
     budget: Budget,
     folder: Path | None,
 ) -> Policy:
-    form = text_form(section)
     return Policy(
         table=name,
-        source=_beside(folder, str(section["source"])),
-        columns={name: _column(name, spec) for name, spec in _mapping("columns", columns).items()},
+        source=_beside(folder, table.source),
+        columns=_columns(columns),
         budget=budget,
         unit=unit,
-        public_size=section.get("public_size"),
-        version=section.get("version"),
-        owner=section.get("owner"),
-        **{item.name: getattr(form, item.name) for item in fields(form)},
+        public_size=table.public_size,
+        version=table.version,
+        owner=table.owner,
+        **{item.name: getattr(table.form, item.name) for item in fields(TextForm)},
     )
 
 
-def _public(name: str, section: Mapping[str, Any], folder: Path | None) -> PublicTable:
-    where = f"public.{name}"
-    columns = _mapping(f"{where}.columns", section.get("columns", {}))
-    _known(f"[{where}]", section, ("source", "key", "columns", *FORM_KEYS))
+def _public(name: str, table: PublicFile, folder: Path | None) -> PublicTable:
     return PublicTable(
         name=name,
-        source=_beside(folder, str(_needed(section, where, "source"))),
-        key=str(_needed(section, where, "key")),
-        columns={item: _column(item, spec) for item, spec in columns.items()},
-        form=text_form(section),
+        source=_beside(folder, table.source),
+        key=table.key,
+        columns=_columns(table.columns),
+        form=table.form,
     )
+
+
+def _columns(columns: Mapping[str, ColumnFile]) -> dict[str, Column]:
+    return {
+        name: Column(name=name, type=one.type, lower=one.lower, upper=one.upper, categories=one.categories)
+        for name, one in columns.items()
+    }
 
 
 def _default_name(source: str) -> str:
     """people, of people.csv.gz and of people/*.parquet."""
     place = Path(source)
     return (place.parent.name if "*" in place.name else place.name.split(".")[0]) or "data"
-
-
-def _budget(section: Mapping[str, Any], unit: Unit) -> Budget:
-    return Budget(
-        epsilon=_needed(section, "budget", "epsilon"),
-        delta=section.get("delta", 0.0),
-        unit=str(section.get("unit", unit.column or "record")),
-        relation=Relation.ADD_REMOVE,
-    )
-
-
-def _column(name: str, spec: Mapping[str, Any]) -> Column:
-    known = _known(f"[columns.{name}]", spec, ("type", "lower", "upper", "categories"))
-    categories = known.pop("categories", None)
-    if categories is not None and not isinstance(categories, list | tuple):
-        raise InvalidInput(f"expected columns.{name}.categories to be a list, got {categories!r}")
-    kind = known.pop("type", None)
-    if kind is None:
-        raise InvalidInput(f"expected columns.{name}.type, got none; it is one of {', '.join(TYPES)}")
-    return Column(name=name, type=kind, categories=None if categories is None else tuple(categories), **known)
-
-
-def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = data.get(name)
-    if not isinstance(section, Mapping):
-        raise InvalidInput(
-            f"expected a section [{name}] in the policy, got none; sfumato query init drafts one"
-        )
-    return section
-
-
-def _mapping(where: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InvalidInput(f"expected a section [{where}] in the policy, got {value!r}")
-    return value
-
-
-def _needed(section: Mapping[str, Any], name: str, key: str) -> Any:
-    if key not in section:
-        raise InvalidInput(f"expected {name}.{key} in the policy, got none; sfumato query init drafts one")
-    return section[key]
-
-
-def _known(where: str, section: Any, allowed: Collection[str]) -> dict[str, Any]:
-    unknown = sorted(map(str, set(_mapping(where.strip("[]"), section)) - set(allowed)))
-    if unknown:
-        raise InvalidInput(f"expected {where} to hold only {', '.join(allowed)}, got {', '.join(unknown)}")
-    return dict(section)
 
 
 def _beside(folder: Path | None, location: str) -> str:

@@ -424,6 +424,8 @@ def derived(node: Expr) -> Expr:
     a, b = parts(node, "this", "expression")
     given = {"a": a, "b": b}
     found = sqlglot.parse_one(_DERIVED[type(node)], read="duckdb")
+    for clipped in found.find_all(exp.Greatest, exp.Least):
+        clipped.set("ignore_nulls", False)  # NULL, and not the bound, where there is no ratio
     return found.transform(lambda item: given[item.name].copy() if type(item) is exp.Column else item)
 
 

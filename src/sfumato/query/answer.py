@@ -21,6 +21,7 @@ import sqlglot
 
 from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.display import csv_bytes
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Head, Ledger
@@ -150,9 +151,9 @@ def notes_for(plan: Query, policy: Policy, *, family: Family = Family.LAPLACE) -
     """The rows that an answer may leave out, from the query and the policy alone; the data may have none."""
     rows = rows_policy(plan.joined, policy)
     notes = [] if rows.unit.column is None else [*_unit_notes(plan, rows, policy)]
-    notes += [f"Rows whose {words} are in no group." for words in ungrouped_rows(plan, policy)]
+    notes += [Code.IN_NO_GROUP(values=words) for words in ungrouped_rows(plan, policy)]
     if family is Family.GAUSSIAN:
-        notes.append("Noise is Gaussian, which needs the budget's δ.")
+        notes.append(Code.GAUSSIAN_NOISE())
     return tuple(notes)
 
 
@@ -160,23 +161,23 @@ def _unit_notes(plan: Query, rows: Policy, policy: Policy) -> Iterator[str]:
     """How much of one unit counts: of its rows, or of the one row that a sub-query makes of all of them."""
     unit = rows.unit
     if plan.per_person is not None:
-        yield f"Each {unit.column} counts with one row, made of all its rows."
+        yield Code.ONE_MADE_ROW(unit=str(unit.column))
         for join in () if plan.joined is None else plan.joined.joins:
             if join.column is None:
                 most = _several(private_table(join.table, policy).unit.rows, "row")
-                yield f"Of {join.table} at most {most} of each {unit.column} are joined."
+                yield Code.JOINED_ROWS(table=join.table, most=most, unit=str(unit.column))
         used = columns_used(replace(plan, per_person=None))
         columns = scope(plan, policy).columns.values()
         for value, column in zip(plan.per_person.values, columns, strict=True):
             if value.name in used and value.function in ADDED_UP and column.lower is not None:
                 ends = f"{column.lower:g} to {column.upper:g}"
-                yield f"{value.name} beyond {ends} counts as the nearer end."
+                yield Code.CUT_OFF(value=value.name, ends=ends)
     elif not plan.keys and all(one.function == "count_units" for one in plan.aggregates):
-        yield f"Each {unit.column} counts once, whatever its number of rows."
+        yield Code.UNITS_COUNTED(unit=str(unit.column))
     else:
         groups = f", in at most {_several(unit.groups, 'group')}" if plan.keys else ""
         most = _several(unit.rows, "row")
-        yield f"Each {unit.column} counts with at most {most}{groups}; further rows are left out."
+        yield Code.ROWS_LEFT_OUT(unit=str(unit.column), most=f"{most}{groups}")
 
 
 def refuse_place(path: str | Path) -> Path:

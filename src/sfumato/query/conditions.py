@@ -9,6 +9,7 @@ import datetime
 import math
 import operator
 import re
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -370,9 +371,9 @@ class Possible(Expression):
 
     gives = CONDITION
 
+    @abstractmethod
     def hindrance(self, policy: Policy) -> str | None:
         """Say why no row can meet it; None if one can."""
-        raise NotImplementedError
 
     def checked(self, node: Expr, names: Names) -> Expression:
         """Refuse a condition that no row can meet."""

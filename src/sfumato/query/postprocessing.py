@@ -199,8 +199,8 @@ def process(
 ) -> tuple[list[int], list[list[tuple[Any, Interval]]]]:
     """The groups that are shown, in their order, and for each output their values with intervals.
 
-    `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first. One
-    shown as measured has an interval of its own, and a key has none.
+    `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first. Only computed
+    numbers have an interval: an aggregate that is shown as it was measured has its own.
     """
     draws = len(aggregates[0])
     with _sandbox() as connection:

@@ -8,7 +8,7 @@ person are in one group, and no rows have to be put in order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import ibis
 
@@ -32,93 +32,60 @@ from sfumato.query.plan import (
     person_range,
 )
 
-
-def rows_of(engine: Engine, plan: Query, policy: Policy, *, salt: str) -> Value:
-    """The rows that are aggregated: those of the tables as they are joined, or one for each person."""
-    rows = joined_rows(engine, plan.joined, policy, used=columns_used(plan), salt=salt)
-    if plan.per_person is None:
-        return rows
-    return person_table(rows, plan.per_person, rows_policy(plan.joined, policy))
+_PERSON = "person"  # of the table that is being joined
+Listed = Mapping[str, Sequence[Key]]
+"""The columns of which only some values matter, and these; on DuckDB others become NULL."""
 
 
-def joined_rows(
-    engine: Engine, joined: Joined | None, policy: Policy, *, used: Collection[str], salt: str
-) -> Value:
-    """The rows that a query reads, under the names c0, c1, … and unit that `rows_policy` numbers."""
+def rows_of(engine: Engine, asked: Bounding, policy: Policy) -> Value:
+    """The rows that a query aggregates, under the names c0, c1, … and unit that its policy numbers."""
+    query, joined = asked.query, asked.query.joined
     if joined is None:
-        return engine.declared(policy, used)
-    first = engine.declared(private_table(joined.table, policy))
-    return with_partners(engine, first, joined, policy, used=used, salt=salt)
+        rows = engine.declared(policy, columns_used(query))
+    else:
+        first = engine.declared(private_table(joined.table, policy))
+        rows = _with_partners(engine, first, joined, asked, policy, {})
+    if query.per_person is None:
+        return rows
+    return person_table(rows, query.per_person, rows_policy(joined, policy))
 
 
-def with_partners(
-    engine: Engine,
-    first: Value,
-    joined: Joined,
-    policy: Policy,
-    *,
-    used: Collection[str],
-    salt: str,
-    listed: Mapping[str, Sequence[Key]] | None = None,
+def _with_partners(
+    engine: Engine, first: Value, joined: Joined, asked: Bounding, policy: Policy, listed: Listed
 ) -> Value:
-    """Rows of the first table, or sums of them for each unit, beside the used columns of the others.
-
-    `listed` has the columns of which only some values matter; on DuckDB others become NULL.
-    """
-    places = _places(joined, policy)
-    wanted = {places[name]: values for name, values in (listed or {}).items()}
-    needed = {places[name] for name in _needed(joined, policy) | (places.keys() & used)}
-    rows, start = first, 0
-    sizes = [len(columns) for _, columns in joined_columns(joined, policy)]
-    for size, join in zip(sizes, joined.joins, strict=False):
-        start += size
-        partner = _partner(engine, join, policy, start=start, needed=needed, salt=salt, listed=wanted)
+    """Rows of the first table, or sums of them for each unit, beside the used columns of the others."""
+    tables = [[f"{alias}.{name}" for name in columns] for alias, columns in joined_columns(joined, policy)]
+    names = [name for table in tables for name in table]
+    places = {name: f"c{place}" for place, name in enumerate(names)}  # as `rows_policy` numbers them
+    keys = {
+        join.alias: f"{join.alias}.{policy.public[join.table].key}"
+        for join in joined.joins
+        if join.column is not None
+    }
+    used = columns_used(asked.query) | {*keys.values(), *(join.column for join in joined.joins)}
+    rows = first
+    for own, join in zip(tables[1:], joined.joins, strict=True):
+        columns = {places[name]: f"c{place}" for place, name in enumerate(own) if name in used}
+        coded = {places[name]: listed[name] for name in own if name in used and name in listed}
+        partner = _partner(engine, join, policy, columns, coded, asked.salt)
         key = UNIT if join.column is None else places[join.column]
-        other = _PERSON if join.column is None else places[_key(join, policy)]
+        other = _PERSON if join.column is None else places[keys[join.alias]]
         _check_alike(rows[key], partner[other], join)
         rows = rows.join(partner, rows[key] == partner[other], how="left" if join.left else "inner")
         rows = rows.select(*(name for name in rows.columns if name != _PERSON))
     return rows
 
 
-_PERSON = "person"  # of the table that is being joined
-
-
-def _places(joined: Joined, policy: Policy) -> dict[str, str]:
-    """The name of each column of the join: as `rows_policy` numbers them."""
-    names = [f"{alias}.{name}" for alias, columns in joined_columns(joined, policy) for name in columns]
-    return {name: f"c{place}" for place, name in enumerate(names)}
-
-
-def _needed(joined: Joined, policy: Policy) -> set[str]:
-    """The columns that public tables are joined on."""
-    keys = [(join.column, _key(join, policy)) for join in joined.joins if join.column is not None]
-    return {name for pair in keys for name in pair}
-
-
-def _key(join: Join, policy: Policy) -> str:
-    return f"{join.alias}.{policy.public[join.table].key}"
-
-
 def _partner(
-    engine: Engine,
-    join: Join,
-    policy: Policy,
-    *,
-    start: int,
-    needed: Collection[str],
-    salt: str,
-    listed: Mapping[str, Sequence[Key]],
+    engine: Engine, join: Join, policy: Policy, columns: Mapping[str, str], coded: Listed, salt: str
 ) -> Value:
-    """The needed columns of a joined table, numbered from `start`, and the person of a private one."""
-    one = None if join.column is not None else private_table(join.table, policy)
-    table = engine.public[join.table] if one is None else engine.declared(one)
-    count = sum(name != UNIT for name in table.columns)
-    columns = {f"c{start + i}": f"c{i}" for i in range(count) if f"c{start + i}" in needed}
-    if one is None:
+    """The `columns` of a joined table, each from its own, and the person of a private one."""
+    if join.column is not None:
+        table = engine.public[join.table]
         return table.select(**{name: table[stored] for name, stored in columns.items()})
+    one = private_table(join.table, policy)
+    table = engine.declared(one)
     table = table.select(**{name: table[stored] for name, stored in columns.items()}, **{UNIT: table[UNIT]})
-    coded = {name: values for name, values in listed.items() if name in columns}
     table = table.mutate(**{name: in_list(table[name], values) for name, values in coded.items()})
     cut = first_rows(table, one.unit.rows, salt=salt)
     cut = cut.mutate(**{name: from_list(cut[name], values) for name, values in coded.items()})
@@ -142,7 +109,8 @@ def early_sums(engine: Engine, asked: Bounding, policy: Policy) -> Value | None:
     if joined is None or not joined.joins or query.per_person is not None:
         return None
     own = {f"{joined.alias}.{name}" for name in private_table(joined.table, policy).columns}
-    conditions = _conjuncts(query.where)
+    conditions = query.where.parts if isinstance(query.where, Every) else filter(None, [query.where])
+    conditions = tuple(conditions)
     before = tuple(item for item in conditions if own.issuperset(columns_of(item)))
     after = tuple(item for item in conditions if item not in before)
     if not _is_the_same(query, joined, policy, own, after):
@@ -151,12 +119,11 @@ def early_sums(engine: Engine, asked: Bounding, policy: Policy) -> Value | None:
     first = engine.declared(private_table(joined.table, policy))
     units = asked.sums_by_unit(first, Every(before) if before else None)
     listed = _listed(engine, asked, after)
-    used = columns_used(query)
-    units = with_partners(engine, units, joined, policy, used=used, salt=asked.salt, listed=listed)
+    units = _with_partners(engine, units, joined, asked, policy, listed)
     return asked.sums_of_units(units, Every(after) if after else None, listed)
 
 
-def _listed(engine: Engine, asked: Bounding, after: Sequence[Expression]) -> Mapping[str, Sequence[Key]]:
+def _listed(engine: Engine, asked: Bounding, after: Sequence[Expression]) -> Listed:
     """The text columns that are grouped by and otherwise unread, with the values that have a group."""
     if asked.keys is None or engine.name not in OWN_HASH:
         return {}
@@ -168,12 +135,6 @@ def _listed(engine: Engine, asked: Bounding, after: Sequence[Expression]) -> Map
     }
     read = [name for key in keys for name in columns_of(key.of)]
     return {name: known for name, known in plain.items() if name not in filtered and read.count(name) == 1}
-
-
-def _conjuncts(where: Expression | None) -> tuple[Expression, ...]:
-    if where is None:
-        return ()
-    return where.parts if isinstance(where, Every) else (where,)
 
 
 def _is_the_same(

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Required, TypedDict, Unpack
 import numpy as np
 
 from sfumato import accounting
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge, Ledger
 from sfumato.ledger.rule import Rule, same_releases
@@ -468,7 +469,7 @@ class Table:
     def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
         policy = scope(plan, self.policy)
         asked = Bounding(plan, measures_for(plan, policy), policy, public_keys(plan, policy), salt)
-        table = functools.cache(lambda: rows_of(engine, plan, self.policy, salt=salt))
+        table = functools.cache(lambda: rows_of(engine, asked, self.policy))
         sums = early_sums(engine, asked, self.policy)
         text = engine.prepare(asked.sums(table()) if sums is None else sums)
         trees = [measure for measure in asked.measures if isinstance(measure, Counted)]
@@ -527,7 +528,7 @@ class Table:
         shape, most = shaped(plan, policy, groups, parts), most_selected(plan, cost)
         notes = notes_for(plan, self.policy, family=cost.noises[0].family)
         if len(groups) == most and public_keys(plan, policy) is None:
-            notes += (f"Of all groups the {most:,} with the most units, by noisy counts, are shown.",)
+            notes += (Code.MOST_GROUPS(most=f"{most:,}"),)
         return Answer(
             **vars(shape),
             epsilon=cost.epsilon,

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Policy, left_out_on_purpose
@@ -45,12 +46,7 @@ from sfumato.synthesis.synthesizer import (
 
 PURPOSE = "synthetic table"
 _FEWEST_CELLS = 4  # of two columns that can depend on each other
-CAVEATS = (
-    "the table is drawn from a model of noisy marginals; rows are nobody's, and combinations that were not "
-    "measured may be wrong",
-    "bounds and categories are the policy's, not the data's",
-    "the sampler is taken as ideal",
-)
+CAVEATS = (Code.DRAWN_FROM_MARGINALS(), Code.POLICY_BOUNDS(), Code.IDEAL_SAMPLER())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,12 +307,12 @@ def _target(columns: Sequence[CellColumn], name: str) -> str:
 
 def _missed(missed: Sequence[Clique], target: str | None) -> tuple[str, ...]:
     others = [name for clique in missed if target in clique for name in clique if name != target]
-    if not others:
+    if target is None or not others:
         return ()
-    return (f"not measured together with the target {target}: {', '.join(others)}",)
+    return (Code.NOT_WITH_TARGET(target=target, columns=", ".join(others)),)
 
 
 def _fewer(wanted: int, drawn: int) -> tuple[str, ...]:
     if drawn == wanted:
         return ()
-    return (f"{wanted - drawn} rows are missing: the model gives hardly anything but impossible combinations",)
+    return (Code.ROWS_MISSING(rows=wanted - drawn),)

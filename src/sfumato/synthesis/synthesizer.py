@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput
 from sfumato.synthesis.cells import Buckets, CellColumn, coarser, merged
 from sfumato.synthesis.counting import Clique
@@ -28,7 +29,7 @@ MOST_MARGINAL_CELLS = 100_000
 ROUND_BLOCKS, LAST_BLOCKS = 4, 12
 """Blocks of fifty descent steps in each round, and in the last one."""
 
-TOO_LITTLE = "epsilon is too small to learn how columns depend on each other: they are drawn independently"
+TOO_LITTLE = Code.INDEPENDENT()
 _MEAN_NOISE = math.sqrt(2 / math.pi)  # E|Z|
 _CLEARER = 4  # how much less noise columns in fewer buckets must have than those that are as they are
 _WEAK = 1e3  # the noise of figures that are known already, so that they do not count twice

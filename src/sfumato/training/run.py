@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -200,21 +200,7 @@ def train(
         "unit": unit,
         "rows_per_unit": rows_per_unit,
     }
-    _validate.instance(
-        "plan",
-        plan,
-        TrainingPlan,
-        remedy="rows are handed over as one: train(model, (inputs, targets), epsilon=1)",
-    )
-    if plan is None:
-        plan = plan_for(data, units, delta=delta, **wanted)
-    else:
-        if said := ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None):
-            raise InvalidInput(
-                f"expected a plan, or what to calibrate one to, got a plan and {said}; a plan says all of it: "
-                "leave these out, or make another with TrainingPlan.calibrated"
-            )
-        warn_of_little_protection("this training", plan.epsilon(delta), delta, people=plan.declared_units)
+    plan = _agreed_plan(plan, data, units, delta, wanted)
     check_units(plan, data, units)
     resumes = out is not None and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
     if finish and not resumes:
@@ -346,6 +332,27 @@ def check_test(test: Any) -> None:
     _validate.instance("test", test, Dataset, remedy=remedy)
     if test is not None and test.visibility != "public":
         raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
+
+
+def _agreed_plan(
+    plan: TrainingPlan | None, data: Any, units: npt.ArrayLike | None, delta: float, wanted: Mapping[str, Any]
+) -> TrainingPlan:
+    """Return the given plan, or one calibrated to the wanted settings; both at once are refused."""
+    _validate.instance(
+        "plan",
+        plan,
+        TrainingPlan,
+        remedy="rows are handed over as one: train(model, (inputs, targets), epsilon=1)",
+    )
+    if plan is None:
+        return plan_for(data, units, delta=delta, **wanted)
+    if said := ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None):
+        raise InvalidInput(
+            f"expected a plan, or what to calibrate one to, got a plan and {said}; a plan says all of it: "
+            "leave these out, or make another with TrainingPlan.calibrated"
+        )
+    warn_of_little_protection("this training", plan.epsilon(delta), delta, people=plan.declared_units)
+    return plan
 
 
 def _agreed_optimization(optimization: Any, learning_rate: float | None) -> Optimization:

@@ -148,6 +148,7 @@ class PrivateTrainer:
         self._draws = Draws(plan, self._sampler)
         self._engine: Engine | None = None
         self._traced_for: TrainingData | None = None
+        self._modes: dict[nn.Module, bool] = {}  # of the last step
         self._engines: deque[tuple[list[Any], Engine]] = deque(maxlen=_GRAPHS)  # with their settings
         self._graph_before: Mapping[str, str] = {}  # of steps before a resume, where another is not accepted
         self._prepared_for: Engine | None = None  # for which chunks and η were chosen
@@ -312,13 +313,29 @@ class PrivateTrainer:
             self._engines.appendleft((settings, found))
             self._caveats.update(found.caveats)
         self._engine, self._traced_for = found, data
+        self._modes = {module: module.training for module in self.model.modules()}
         return found
 
     def check_graph(self) -> None:
-        """Trace again, and refuse another graph than that of the steps so far: values in it are stale."""
-        if self._engine is None or self._graph_before or not self._steps_done:
+        """Trace again, and refuse another graph than that of the steps so far: values in it are stale.
+
+        It is traced in the modes of the steps, as a loop may evaluate its model before it saves. A setting that
+        the next step will notice, such as a variable of the loss, may have changed.
+        """
+        engine, data = self._engine, self._traced_for
+        if engine is None or data is None or self._graph_before or not self._steps_done:
             return
-        if self._engine.digest_now() != self._engine.digest:
+        settings = next(before for before, made in self._engines if made is engine)
+        now = {module: module.training for module in self.model.modules()}
+        try:
+            for module, mode in self._modes.items():
+                module.training = mode
+            seen = settings_for(self.model, engine.loss_fn, data.example, data.views)
+            stale = same_settings(settings, seen) and engine.digest_now() != engine.digest
+        finally:
+            for module, mode in now.items():
+                module.training = mode
+        if stale:
             raise Refused(f"{_NEW_GRAPH}; go on from the last checkpoint, or begin anew")
 
     def _graph(self) -> dict[str, str]:

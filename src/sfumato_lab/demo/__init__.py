@@ -4,8 +4,7 @@ Each stage is a small function that leaves a run folder of its own under `out/de
 is done is not run again, and one that fails does not stop the others. The MNIST stages charge one ledger.
 """
 
-from sfumato_lab.demo.runner import StageOutcome, begin_again, folder_of, run_stages
-from sfumato_lab.demo.size import FULL, QUICK, Size
-from sfumato_lab.demo.stages import STAGES, Stage
+from sfumato_lab.demo.context import FULL, QUICK, Size
+from sfumato_lab.demo.runner import STAGES, Stage, StageOutcome, begin_again, folder_of, run_stages
 
 __all__ = ["FULL", "QUICK", "STAGES", "Size", "Stage", "StageOutcome", "begin_again", "folder_of", "run_stages"]

@@ -8,24 +8,25 @@ from pathlib import Path
 
 import numpy as np
 
-from sfumato.accounting import Budget
+from sfumato.accounting import Budget, GaussianEvent, gaussian_noise_multiplier
 from sfumato.audit import Roc
 from sfumato.audit.runs import mechanism as mechanism_audit
-from sfumato.ledger import Ledger
-from sfumato.query import attack
+from sfumato.errors import BudgetExceeded
+from sfumato.ledger import Ledger, statement
 from sfumato.runs import (
     AttackedNetwork,
     Audit,
     AverageAttack,
+    ChargeLine,
     Differencing,
     Histogram,
+    LedgerStatement,
     Membership,
     PointEstimate,
     Reconstruction,
 )
-from sfumato_lab.demo.context import StageContext
-from sfumato_lab.demo.size import Size
-from sfumato_lab.reproduce import membership
+from sfumato_lab.demo.context import BUDGET, Size, StageContext
+from sfumato_lab.reproduce import averages, membership
 
 _MEMBERSHIP_EPSILON, _MEMBERSHIP_DELTA = 1.0, 1e-4
 _ATTACKER = "LiRA"
@@ -36,7 +37,7 @@ _ATTACK = ("truth", "averages_only", "private_95", "share_within_5_years", "trie
 def differencing(context: StageContext) -> Differencing:
     """Two averages give away one person's age; private ones do not. Many sums give away everybody."""
     size = context.size
-    found = attack.differencing(epsilon=1.0, tries=size.differencing_tries)
+    found = averages.differencing(epsilon=1.0, tries=size.differencing_tries)
     counts, edges = np.histogram(found.private, bins=48)
     context.progress(0.2)
     without_limit = _reconstruct(Budget(epsilon=10_000), size)
@@ -49,9 +50,9 @@ def differencing(context: StageContext) -> Differencing:
     )
 
 
-def _average_attack(found: attack.Differencing) -> AverageAttack:
+def _average_attack(found: averages.Differencing) -> AverageAttack:
     """The attack with the averages that it was made from, which the simulated people give exactly."""
-    everybody = attack.village()
+    everybody = averages.village()
     others = everybody[everybody.name == "Peter"]
     stated = found.to_json()
     return AverageAttack(
@@ -59,15 +60,15 @@ def _average_attack(found: attack.Differencing) -> AverageAttack:
         large_average=float(everybody.age.mean()),
         small_group=len(others),
         small_average=float(others.age.mean()),
-        minimum_group=attack.MINIMUM_GROUP,
-        ages=attack.AGES,
+        minimum_group=averages.MINIMUM_GROUP,
+        ages=averages.AGES,
         **{name: stated[name] for name in _ATTACK},
     )
 
 
 def _reconstruct(budget: Budget, size: Size) -> Reconstruction:
     with tempfile.TemporaryDirectory() as place, Ledger.open(Path(place) / "ward.db", budget=budget) as ledger:
-        found = attack.reconstruction(
+        found = averages.reconstruction(
             ledger, people=size.reconstruction_people, queries=size.reconstruction_queries, epsilon=1.0
         )
     return Reconstruction(**asdict(found))
@@ -122,3 +123,40 @@ def _thinned(roc: Roc, points: int = 60) -> tuple[tuple[float, float], ...]:
     rates = np.geomspace(1e-3, 1, points)
     found = np.interp(rates, roc.false_positive_rates, roc.true_positive_rates)
     return tuple((float(x), float(y)) for x, y in zip(rates, found, strict=True))
+
+
+_STATED = (
+    *("epsilon", "delta", "unit", "relation"),
+    *("epsilon_spent", "epsilon_left", "balance", "epsilon_if_fixed_in_advance"),
+)
+
+
+def balance(context: StageContext) -> LedgerStatement:
+    """The ledger's statement, with what was spent after each charge, and a refusal."""
+    with context.ledger() as ledger:
+        spent = {charge.head.sequence: charge.epsilon_spent for charge in ledger.charges()}
+        found = statement.as_json(ledger)
+        refusal = _ask_for_too_much(ledger) if found["charges"] else None
+    charges = [
+        ChargeLine(
+            epsilon_spent=spent.get(line["entry"], found["epsilon_spent"]),
+            **{name: line[name] for name in ("entry", "purpose", "epsilon", "private")},
+        )
+        for line in found["charges"]
+    ]
+    return LedgerStatement(**{name: found[name] for name in _STATED}, charges=tuple(charges), refusal=refusal)
+
+
+def _ask_for_too_much(ledger: Ledger) -> str:
+    """A release that costs the whole budget, where some of it is spent already."""
+    everything = GaussianEvent(gaussian_noise_multiplier(BUDGET.epsilon, BUDGET.delta))
+    try:
+        ledger.charge(
+            everything,
+            purpose="one release more than the budget allows",
+            relation=BUDGET.relation,
+            unit=BUDGET.unit,
+        )
+    except BudgetExceeded as error:
+        return str(error)
+    raise AssertionError("the ledger let an overspending release through")

@@ -13,11 +13,12 @@ import torch
 from sfumato import models
 from sfumato.accounting import gaussian_noise_multiplier
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.runs import NoisedDigits, NoiseLevel
-from sfumato_lab.demo.context import StageContext
-from sfumato_lab.demo.pictures import save_grey
-from sfumato_lab.demo.size import DELTA
+from sfumato.runs import EpidemicCurve, NoisedDigits, NoiseLevel, Tracing
+from sfumato_lab.demo.context import DELTA, StageContext, save_grey
 from sfumato_lab.drawings import strokes
+from sfumato_lab.reproduce.tracing import DELTA as TRACING_DELTA
+from sfumato_lab.tracing import UNIT, Campaign, Release, run
+from sfumato_lab.tracing.settings import SETTINGS
 
 Floats = npt.NDArray[np.float64]
 EPSILONS = (
@@ -89,3 +90,39 @@ class Reader:
         weights = np.linalg.solve(covariance, self._means.T)  # (784, 10)
         scores = images @ weights - 0.5 * np.einsum("kd,dk->k", self._means, weights)
         return scores.argmax(axis=1)
+
+
+_SIMULATOR, _SEED, _EPSILON = "seir", 1, 1.0
+_CASES: tuple[tuple[str, float | None], ...] = (
+    ("none", None),
+    ("traditional", _EPSILON),
+    ("dpfn", None),
+    ("dpfn", _EPSILON),
+)
+
+
+def epidemic(context: StageContext) -> Tracing:
+    """Prevalence by day without tests, with traditional tracing, and with scores, exact and private."""
+    curves = []
+    for number, (method, epsilon) in enumerate(_CASES, start=1):
+        curves.append(_campaign(context, method, epsilon))
+        context.progress(number / len(_CASES))
+    return Tracing(
+        people=context.size.town, days=context.size.days, delta=TRACING_DELTA, unit=UNIT, curves=tuple(curves)
+    )
+
+
+def _campaign(context: StageContext, method: str, epsilon: float | None) -> EpidemicCurve:
+    """One town's epidemic; an ε is for a message's whole life; a person's is stated beside it."""
+    setting = SETTINGS[_SIMULATOR]
+    release = Release(method=method)
+    if epsilon is not None:
+        release = Release.calibrated(
+            method=method, epsilon=epsilon, delta=TRACING_DELTA, disease=setting.disease, span="lifetime"
+        )
+    plan = Campaign(
+        release=release, disease=setting.disease, days=context.size.days, test_fraction=setting.test_fraction
+    )
+    town = setting.make(context.size.town, context.size.days, _SEED)
+    outcome = run(plan, town, SecretStream(), seed=_SEED)
+    return outcome.curve(release, setting.disease, epsilon=epsilon, delta=TRACING_DELTA)

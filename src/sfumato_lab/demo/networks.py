@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sfumato import models
 from sfumato.accounting import attacker_true_positive_rate
-from sfumato.datasets.dataset import EXCERPT
+from sfumato.caveats import Code
 from sfumato.errors import InvalidInput
 from sfumato.fitting import FitConfig, fit
 from sfumato.runs import (
@@ -27,10 +27,8 @@ from sfumato.runs import (
 )
 from sfumato.storage import RunFolder, read_json
 from sfumato.training import Optimization, TrainingPlan, train
-from sfumato_lab.demo.context import Progress, StageContext
-from sfumato_lab.demo.pictures import save_grey, tiles
-from sfumato_lab.demo.size import DELTA
-from sfumato_lab.reproduce import private_cnn
+from sfumato_lab.demo.context import DELTA, Progress, StageContext, save_grey, tiles
+from sfumato_lab.reproduce.networks import OURS, SIZE
 
 EPSILON = 1.0  # of the private twin
 _PLAIN_BATCH = 128
@@ -54,8 +52,7 @@ def private_plan(rows: int, epsilon: float, epochs: int) -> TrainingPlan:
 
 def _optimization(rows: int) -> Optimization:
     """The rate chosen on drawings for all of MNIST; fewer rows have more noise, and take shorter steps."""
-    chosen = private_cnn.OURS.optimization
-    return replace(chosen, learning_rate=chosen.learning_rate * (rows / private_cnn.SIZE) ** 0.5)
+    return replace(OURS, learning_rate=OURS.learning_rate * (rows / SIZE) ** 0.5)
 
 
 def plain_and_private(context: StageContext) -> Comparison:
@@ -180,7 +177,7 @@ def _privately(
                 test=context.test(),
                 ledger=ledger,
                 out=folder.discard().path,
-                caveats=(EXCERPT,),
+                caveats=(Code.EXCERPT(),),
                 purpose=f"CNN at ε = {epsilon:g}" + (f", repetition {seed}" if seed else ""),
                 on_step=lambda trainer: progress(trainer.steps_done / trainer.plan.steps),
             )

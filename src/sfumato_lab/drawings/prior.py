@@ -27,13 +27,11 @@ from sfumato.datasets import Dataset, load
 from sfumato.datasets.images import scale
 from sfumato.errors import DataUnavailable
 from sfumato.fitting import evaluate
-from sfumato.models.prior import PriorNet
+from sfumato.models import PriorNet
 from sfumato.storage import json_bytes, write_whole
 from sfumato_lab.drawings import shapes, strokes
-from sfumato_lab.drawings.moves import Moves
-from sfumato_lab.drawings.rarer_skeletons import ALL_STYLES
-from sfumato_lab.drawings.skeletons import STYLES
-from sfumato_lab.drawings.writers import WRITERS, Writers
+from sfumato_lab.drawings.skeletons import ALL_STYLES, STYLES
+from sfumato_lab.drawings.writers import WRITERS, Moves, Writers
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]

@@ -25,11 +25,45 @@ import numpy.typing as npt
 
 from sfumato import _validate
 from sfumato.randomness import public_generator
-from sfumato_lab.drawings import page
-from sfumato_lab.drawings.rarer_skeletons import ALL_STYLES
-from sfumato_lab.drawings.skeletons import STYLES, Style
+from sfumato_lab.drawings.skeletons import ALL_STYLES, STYLES, Style
 
 Floats = npt.NDArray[np.float32]
+
+_WAVES = 4
+
+
+def tilt(
+    points: Floats,
+    generator: np.random.Generator,
+    *,
+    stretch: float,
+    bend: Floats,
+    slant: tuple[float, float],
+    turn: float,
+) -> Floats:
+    """Points (pages, points, 2) about the origin; `slant` is mean and deviation, `bend` one amount a page."""
+    count = len(points)
+    normal = generator.standard_normal((6, count, 1)).astype(np.float32)
+    widening, bow, dip, taper = np.exp(stretch * normal[0]), *(bend * normal[1:4])
+    lean, angle = slant[0] + slant[1] * normal[4], turn * normal[5]
+    x, y = points[..., 0] * widening, points[..., 1]
+    x, y = x * (1 + 2 * taper * y) + 2 * bow * y**2, y + 2 * dip * x**2
+    x = x - lean * y  # y points downward: a positive slant leans to the right
+    return np.stack([np.cos(angle) * x - np.sin(angle) * y, np.sin(angle) * x + np.cos(angle) * y], axis=-1)
+
+
+def warp(points: Floats, amount: Floats, generator: np.random.Generator) -> Floats:
+    """Displace by a few waves across the page, half to one and a half periods over its height."""
+    count = len(points)
+    warped = points.copy()
+    for _ in range(_WAVES):
+        way, phase, periods = generator.random((3, count, 1), dtype=np.float32)
+        frequency = np.pi * (1 + 2 * periods) * np.hstack([np.cos(2 * np.pi * way), np.sin(2 * np.pi * way)])
+        angle = (points @ frequency[..., None])[..., 0] + 2 * np.pi * phase
+        push = amount * generator.standard_normal((count, 2), dtype=np.float32)
+        warped += np.sin(angle)[..., None] * push[:, None, :]
+    return warped
+
 
 SIDE, BOX = 28, 20  # pixels of the image and of the box the digit is scaled into
 _SAMPLES = 112  # points on a digit's line: at most about .7 pixels apart
@@ -123,10 +157,8 @@ def _shape(styles: npt.NDArray[np.int64], hand: Hand, generator: np.random.Gener
         points[chosen] = np.matmul(_curve(int(index)), knots)
     points -= 0.5 * (points.max(axis=1, keepdims=True) + points.min(axis=1, keepdims=True))
     slant = (hand.slant, hand.slant_spread)
-    points = page.tilt(
-        points, generator, stretch=hand.stretch, bend=hand.bend * care, slant=slant, turn=hand.turn
-    )
-    points = page.warp(points, hand.warp * care, generator)
+    points = tilt(points, generator, stretch=hand.stretch, bend=hand.bend * care, slant=slant, turn=hand.turn)
+    points = warp(points, hand.warp * care, generator)
     return _lift(points, hand, generator), _pen(styles.size, hand, generator)
 
 

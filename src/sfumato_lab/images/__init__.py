@@ -7,7 +7,7 @@ made.sampler.draw(1000, seed=1).images
 ```
 """
 
-from sfumato_lab.images.plan import ImagePlan
+from sfumato_lab.images.plan import ImagePlan, Layout, Statistics, StatisticsPlan
 from sfumato_lab.images.release import (
     ImagePlaces,
     ImageRequest,
@@ -15,9 +15,7 @@ from sfumato_lab.images.release import (
     learn_sampler,
     release_images,
 )
-from sfumato_lab.images.sampler import Drawn, ImageSampler
-from sfumato_lab.images.sampler_file import ARCHITECTURE, sampler_from
-from sfumato_lab.images.statistics import Layout, Statistics, StatisticsPlan
+from sfumato_lab.images.sampler import ARCHITECTURE, Drawn, ImageSampler, sampler_from
 from sfumato_lab.images.styles import PublicSet, Styles, StyleSettings
 
 __all__ = [

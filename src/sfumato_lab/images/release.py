@@ -12,35 +12,41 @@ import numpy as np
 
 from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
+from sfumato.caveats import Code
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
-from sfumato.learn import features
-from sfumato.learn.classifier import Classifier, Trained
-from sfumato.learn.features import Recipe, declared
+from sfumato.learn import Classifier, Recipe, Trained, features
+from sfumato.learn.features import declared
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
 from sfumato.released import MODEL, class_names
 from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
-from sfumato_lab.images import fidelity
-from sfumato_lab.images.choice import Choice
-from sfumato_lab.images.plan import HEAD_SHARE, RELATION, ImagePlan
-from sfumato_lab.images.sampler import Drawn, ImageSampler
-from sfumato_lab.images.sampler_file import sampler_bytes
-from sfumato_lab.images.sheet import sheet_bytes
-from sfumato_lab.images.statistics import Layout
-from sfumato_lab.images.styles import PUBLIC, PublicSet, Styles, StyleSettings
+from sfumato_lab.images import measures as fidelity
+from sfumato_lab.images.plan import HEAD_SHARE, RELATION, ImagePlan, Layout
+from sfumato_lab.images.sampler import Choice, Drawn, ImageSampler, sampler_bytes
+from sfumato_lab.images.styles import PUBLIC, Images, Integers, PublicSet, Styles, StyleSettings
+
+_COLUMNS, _ZOOM = 20, 2
+
+
+def sheet_bytes(images: Images, labels: Integers, *, classes: int) -> bytes:
+    """A PNG with the first images of each class, a class a row."""
+    from PIL import Image
+
+    side = images.shape[1]
+    sheet = np.zeros((classes * side, _COLUMNS * side), dtype=np.uint8)
+    for label in range(classes):
+        for column, image in enumerate(images[labels == label][:_COLUMNS]):
+            sheet[label * side : (label + 1) * side, column * side : (column + 1) * side] = image
+    content = io.BytesIO()
+    Image.fromarray(sheet.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)).save(content, format="PNG")
+    return content.getvalue()
+
 
 PURPOSE = "synthetic images"
-CAVEATS = (
-    "images are drawings, chosen or moved as the noisy statistics of private ones say; they are nobody's",
-    "the head's labels are right as often as the head is; images that it is not sure of are left out",
-    "how digits are chosen, how things are moved, and which images are left out, was set on training images of "
-    "MNIST and Fashion-MNIST, uncharged: for these ε does not cover that choice; the head's share of the "
-    "budget is that of an earlier way, whose accuracy on MNIST's public test images had been seen",
-    "the sampler is taken as ideal",
-)
-NAMED = "images start from a set that the holder says is public; ε does not cover the people in it"
+CAVEATS = (Code.DRAWINGS(), Code.LABELS_BY_HEAD(), Code.IMAGE_CHOICES(), Code.IDEAL_SAMPLER())
+NAMED = Code.PUBLIC_BY_WORD()
 MOST_IMAGES = 1_000_000
 STAGES = 4  # that a release tells of
 Progress = Callable[[str], None]

@@ -9,18 +9,18 @@ machine learning": 7.21 of 10 with 200 models on MNIST). He sees nothing but the
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 from torch import Tensor
 from torch.nn import functional as F
 
 from sfumato import datasets
 from sfumato.audit import Errors, Verdict, balanced_mu_bound, gdp_epsilon
+from sfumato.cli import conclude, show
 from sfumato.randomness import SecretStream
-from sfumato.runs import write_run
-from sfumato.storage import RunFolder, write_figure
 from sfumato.training import TrainingPlan
 from sfumato_lab.reproduce import ensemble
 
@@ -34,7 +34,6 @@ _BATCH = 50  # networks trained at a time
 
 
 def run(
-    out_dir: str | Path | None = None,
     *,
     data: str = "mnist",
     networks: int = 3000,
@@ -59,18 +58,13 @@ def run(
     # Half-way between the two is best where both spread alike, and takes few networks to find.
     threshold = float(present[:pilot].mean() + absent[:pilot].mean()) / 2
     errors = Errors.at(threshold, present[pilot:], absent[pilot:])
-    verdict = Verdict.of(
+    return Verdict.of(
         lambda alpha: gdp_epsilon(balanced_mu_bound(errors, alpha=alpha), delta),
         claimed_epsilon=plan.epsilon(delta),
         delta=delta,
         untested=UNTESTED,
         details={"networks": 2 * len(present), "networks_counted": errors.positives + errors.negatives},
     )
-    if out_dir is not None:
-        folder = RunFolder.make(out_dir)
-        write_run(folder, verdict.result, certificate=None)
-        draw(present, absent, threshold, verdict, folder.figures / "black-box.png")
-    return verdict
 
 
 def _prepared(data: str, rows: int, hidden: int) -> tuple[Tensor, Tensor, ensemble.Weights]:
@@ -125,27 +119,21 @@ def _scores(
     return -ensemble.losses(trained, inputs[-1:], targets[-1:])[:, 0].double().numpy()
 
 
-def draw(
-    present: np.ndarray[tuple[int], np.dtype[np.float64]],
-    absent: np.ndarray[tuple[int], np.dtype[np.float64]],
-    threshold: float,
-    verdict: Verdict,
-    path: Path,
-) -> None:
-    """Histograms of the canary's loss with and without it in training."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    bins = np.histogram_bin_edges(np.concatenate([-present, -absent]), 40).tolist()
-    axes.hist(-present, bins, alpha=0.6, label="trained with the canary")
-    axes.hist(-absent, bins, alpha=0.6, label="without")
-    axes.axvline(-threshold, color="0.3", lw=1, ls="--", label="threshold, chosen on others")
-    axes.set(xlabel="loss of the canary", ylabel="networks")
-    axes.set_title(f"claimed ε {verdict.claimed_epsilon:.2f}, proved ε ≥ {verdict.lower_bound:.2f}")
-    axes.legend(fontsize=8)
-    write_figure(path, figure, readable=True)
-
-
 def _batches(networks: int) -> list[int]:
     return [_BATCH] * (networks // _BATCH) + ([networks % _BATCH] if networks % _BATCH else [])
+
+
+def black_box_audit(
+    networks: Annotated[
+        int, typer.Option(help="Number of networks to train. More give a tighter bound.")
+    ] = 3000,
+    data: Annotated[str, typer.Option(help="Data set of the networks: mnist or digits.")] = "mnist",
+    json: show.Json = False,
+) -> None:
+    """Train many small networks with and without one canary, and tell them apart by its loss. ε is 10.
+
+    Exit with 1 if the claim is refuted.
+
+    Example: sfumato reproduce black-box
+    """
+    conclude(run(data=data, networks=networks), json)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,17 +27,110 @@ from sfumato.audit import (
     bound_on_held_out,
     draw_roc,
     epsilon_bound,
+    operating_point,
 )
-from sfumato.audit.membership import lira_scores, loss_scores, margins, shadow_classifier_scores
-from sfumato.audit.roc import operating_point
 from sfumato.audit.runs import mechanism as mechanism_audit
+from sfumato.cli import show
+from sfumato.errors import InvalidInput
 from sfumato.randomness import SecretStream
-from sfumato.runs import Reproduction, write_run
-from sfumato.storage import RunFolder, write_figure
+from sfumato.storage import RunFolder
 from sfumato.training import TrainingPlan
 from sfumato_lab.reproduce import black_box, ensemble
+from sfumato_lab.reproduce.tables import canvas, conclude, print_table
 
 Floats = npt.NDArray[np.float64]
+
+Bools = npt.NDArray[np.bool_]
+
+
+def loss_scores(losses: npt.ArrayLike) -> Floats:
+    """Minus the loss: what was trained on is fitted better (Yeom et al. 2018)."""
+    return -np.asarray(losses, dtype=np.float64)
+
+
+def margins(losses: npt.ArrayLike) -> Floats:
+    """ln(p / (1 − p)) of the true class's probability p = e^(−loss): close to normal (Carlini et al. 2022, §5).
+
+    >>> margins([np.log(2.0)]).tolist()
+    [0.0]
+    """
+    values = np.maximum(np.asarray(losses, dtype=np.float64), 1e-12)
+    return -values - np.log(-np.expm1(-values))
+
+
+def lira_scores(target: npt.ArrayLike, shadows: npt.ArrayLike, members: npt.ArrayLike) -> Floats:
+    """ln of the ratio of two normal densities of each row's margin: among shadows with it, and without it.
+
+    With few shadows the spread of all rows together is used, one with and one without (Carlini et al. 2022,
+    "Membership inference attacks from first principles", algorithm 1 and §6.3). `target` is (rows,).
+    """
+    seen, others, inside = _shadow_arrays(target, shadows, members)
+    means = [np.where(mask, others, 0).sum(0) / mask.sum(0) for mask in (inside, ~inside)]
+    spreads = [
+        _pooled_deviation(others, mask, mean) for mask, mean in zip((inside, ~inside), means, strict=True)
+    ]
+    densities = [stats.norm.logpdf(seen, mean, spread) for mean, spread in zip(means, spreads, strict=True)]
+    return np.asarray(densities[0] - densities[1], dtype=np.float64)
+
+
+def calibrated_scores(target: npt.ArrayLike, shadows: npt.ArrayLike, members: npt.ArrayLike) -> Floats:
+    """The margin less its mean among shadows without the row: how much better than its difficulty (offline)."""
+    seen, others, inside = _shadow_arrays(target, shadows, members)
+    return np.asarray(seen - np.where(inside, 0, others).sum(0) / (~inside).sum(0), dtype=np.float64)
+
+
+def shadow_classifier_scores(
+    target: npt.ArrayLike, shadows: npt.ArrayLike, members: npt.ArrayLike, labels: npt.ArrayLike
+) -> Floats:
+    """A classifier for each class, taught on shadows to tell members by their confidences (Shokri et al. 2017).
+
+    `target` is (rows, classes) and `shadows` (networks, rows, classes): log-probabilities. Features are the
+    true class's, and the three largest in order.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    labels = np.asarray(labels)
+    known, taught = _features(np.asarray(target)[None], labels)[0], _features(np.asarray(shadows), labels)
+    inside = np.asarray(members, dtype=np.bool_)
+    scores = np.empty(len(labels))
+    for label in np.unique(labels):
+        rows = labels == label
+        model = LogisticRegression(C=1.0, max_iter=500)
+        model.fit(taught[:, rows].reshape(-1, known.shape[-1]), inside[:, rows].reshape(-1))
+        scores[rows] = model.decision_function(known[rows])
+    return scores
+
+
+def _shadow_arrays(
+    target: npt.ArrayLike, shadows: npt.ArrayLike, members: npt.ArrayLike
+) -> tuple[Floats, Floats, Bools]:
+    seen, others = np.asarray(target, dtype=np.float64), np.asarray(shadows, dtype=np.float64)
+    inside = np.asarray(members, dtype=np.bool_)
+    if others.ndim != 2 or inside.shape != others.shape or seen.shape != others.shape[1:]:
+        raise InvalidInput(
+            f"expected target (rows,), shadows and members (networks, rows), got {seen.shape}, {others.shape} "
+            f"and {inside.shape}"
+        )
+    if not (inside.any(0) & ~inside.all(0)).all():
+        raise InvalidInput(
+            "expected every row in some shadow's training data and not in another's; add shadows"
+        )
+    return seen, others, inside
+
+
+def _pooled_deviation(values: Floats, mask: Bools, means: Floats) -> float:
+    residuals = np.where(mask, values - means, 0.0)
+    freedom = max(1, int(mask.sum() - mask.any(0).sum()))
+    return float(max(np.sqrt((residuals**2).sum() / freedom), 1e-6))
+
+
+def _features(confidences: npt.NDArray[np.floating], labels: npt.NDArray[np.int64]) -> Floats:
+    """(networks, rows, 4)."""
+    true = np.take_along_axis(confidences, labels[None, :, None], axis=2)
+    largest = np.sort(confidences, axis=2)[..., ::-1][..., :3]
+    return np.maximum(np.concatenate([true, largest], axis=2), -30.0).astype(np.float64)
+
+
 ATTACKERS = ("loss threshold", "shadow classifier", "LiRA", "black box, worst case", "canaries in the step")
 _HIDDEN = 64
 _PRIVATE_STEPS = 40
@@ -68,7 +162,6 @@ def run(
     The rows are public data sets of digits, so that everything may be shown; on real members the scores are
     private.
     """
-    folder = RunFolder.make(out_dir)
     results = {"plain": attack(data, rows, networks, targets, None, delta)}
     for epsilon in epsilons:
         results[f"ε = {epsilon:g}"] = attack(data, rows, networks, targets, epsilon, delta)
@@ -77,10 +170,13 @@ def run(
         table[f"ε = {epsilon:g}"] |= strongest(rows, epsilon, delta)
     by_size = {size: attack(data, size, networks, targets, None, delta) for size in sizes if size != rows}
     by_size[rows] = results["plain"]
-    _draw(folder, results, table, dict(zip([f"ε = {e:g}" for e in epsilons], epsilons, strict=True)), by_size)
-    answer = {"claimed": dict(zip(list(results)[1:], epsilons, strict=True)), "attacks": table}
-    write_run(folder, Reproduction(name="membership", findings=answer), certificate=None)
-    return answer
+    claims = dict(zip(list(results)[1:], epsilons, strict=True))
+    figures = {
+        "claimed-measured": _draw_claims(table, claims),
+        "membership-precision": _draw_precision(results["plain"], by_size),
+    }
+    _draw_curves(results, RunFolder.make(out_dir).figures / "membership-roc.png")
+    return conclude(out_dir, "membership", {"claimed": claims, "attacks": table}, figures)
 
 
 def attack(data: str, rows: int, networks: int, targets: int, epsilon: float | None, delta: float) -> Attacked:
@@ -189,40 +285,30 @@ def _rows(data: str, split: Literal["train", "test"], count: int) -> tuple[Tenso
     return flat, labels
 
 
-def _draw(
-    folder: RunFolder,
-    results: dict[str, Attacked],
-    table: dict[str, Any],
-    claims: dict[str, float],
-    by_size: dict[int, Attacked],
-) -> None:
+def _draw_curves(results: dict[str, Attacked], path: Path) -> None:
     curves = {
         f"{name}, LiRA": Roc.of(found.members["LiRA"], found.others["LiRA"]) for name, found in results.items()
     }
     plain = results["plain"]
     curves["plain, loss threshold"] = Roc.of(plain.members["loss threshold"], plain.others["loss threshold"])
-    draw_roc(curves, folder.figures / "membership-roc.png")
-    _draw_claims(table, claims, folder.figures / "claimed-measured.png")
-    _draw_precision(plain, by_size, folder.figures / "membership-precision.png")
+    draw_roc(curves, path)
 
 
-def _draw_claims(table: dict[str, Any], claims: dict[str, float], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 4), layout="constrained")
-    axes = figure.subplots()
-    line = np.array([0, 1.15 * max(claims.values(), default=1.0)])
+def _draw_claims(table: dict[str, Any], claims: dict[str, float]) -> Any:
+    figure, axes = canvas(
+        "What attackers achieve", width=5.2, xlabel="claimed ε", ylabel="measured ε (95% lower bound)"
+    )
+    line = [0, 1.15 * max(claims.values(), default=1.0)]
     axes.plot(line, line, color="0.6", ls=":", label="measured = claimed")
     for attacker in ATTACKERS:
         measured = [table[name][attacker]["measured_epsilon"] for name in claims]
         axes.plot(list(claims.values()), measured, marker="o", label=attacker)
-    axes.set(xlabel="claimed ε", ylabel="measured ε (95% lower bound)", title="What attackers achieve")
     axes.legend(fontsize=8)
-    write_figure(path, figure, readable=True)
+    return figure
 
 
-def _draw_precision(plain: Attacked, by_size: dict[int, Attacked], path: Path) -> None:
-    """Precision of the shadow classifier by class, and by how many rows a network was trained on."""
+def _draw_precision(plain: Attacked, by_size: dict[int, Attacked]) -> Any:
+    """Draw the precision of the shadow classifier by class, and by how many rows a network was trained on."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
@@ -236,7 +322,7 @@ def _draw_precision(plain: Attacked, by_size: dict[int, Attacked], path: Path) -
         axes.set(ylabel="precision", ylim=(0.4, 1))
     left.set(xlabel="class", title="Shadow classifier, by class")
     right.set(xlabel="rows in training", title="by training size")
-    write_figure(path, figure, readable=True)
+    return figure
 
 
 def precision_by_class(attacked: Attacked, name: str = "shadow classifier") -> dict[int, Any]:
@@ -255,3 +341,25 @@ def precision_by_size(by_size: dict[int, Attacked], name: str = "shadow classifi
         size // 2: operating_point(found.members[name], found.others[name], 0.0).precision
         for size, found in sorted(by_size.items())
     }
+
+
+def membership(out: show.Out = Path("out/membership"), json: show.Json = False) -> None:
+    """Run membership inference against plain and private networks.
+
+    Example: sfumato reproduce membership
+    """
+    with show.errors.status("training and attacking networks"):
+        found = run(out)
+    if json:
+        show.emit_json(found)
+        return
+    measures = ("auc", "tpr_at_fpr_0.001", "precision_at_median", "recall_at_median")
+    rows = [
+        (f"{network}: {name}", *(f"{scores[measure]['value']:.3f}" for measure in measures))
+        for network, attacks in found["attacks"].items()
+        for name, scores in attacks.items()
+        if isinstance(scores, dict) and "auc" in scores
+    ]
+    columns = ("network: attack", "AUC", "TPR at 0.1% FPR", "precision", "recall")
+    print_table("Membership attacks, MNIST", columns, rows)
+    show.console.print(f"Figures: {out}")

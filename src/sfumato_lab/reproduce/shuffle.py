@@ -1,7 +1,5 @@
 """Shuffled batches: what they are priced at stands, and the price of Poisson sampling would not.
 
-    sfumato reproduce shuffle
-
 Most code deals batches from a shuffled pass and prices them as if every record came by its own coin. In a pass
 each record takes part exactly once, where a coin may leave it out: an attacker who hears no trace of a record
 in any step of a pass knows more than Poisson sampling lets anyone know (Annamalai et al. 2024, "To shuffle or
@@ -11,15 +9,17 @@ not to shuffle"; Chua et al. 2024, "How private are DP-SGD implementations?").
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 
 from sfumato import datasets, models
 from sfumato.accounting import Relation
 from sfumato.audit import Errors, Verdict, one_run, trade_off
 from sfumato.audit.runs.canaries import plan_bound
 from sfumato.audit.runs.one_run import in_doubles, with_weights
+from sfumato.cli import show, show_verdicts
 from sfumato.randomness import SecretStream
 from sfumato.training import TrainingPlan
 
@@ -80,3 +80,19 @@ def _verdict(errors: Errors, plan: TrainingPlan, delta: float) -> Verdict:
             "false_negative_rate": errors.false_negatives / errors.positives,
         },
     )
+
+
+def shuffle(
+    canaries: Annotated[int, typer.Option(help="Number of canaries. More give a tighter bound.")] = 20_000,
+    json: show.Json = False,
+) -> None:
+    """Audit a run on shuffled batches against its own price, and against the price of Poisson sampling.
+
+    The second price is too low and must be refuted. Exit with 1 if it is not, or if the first one is.
+
+    Example: sfumato reproduce shuffle
+    """
+    prices = run(canaries=canaries)
+    show_verdicts({"its own price": prices.shuffled, "priced as Poisson": prices.poisson}, json)
+    if prices.shuffled.refuted or not prices.poisson.refuted:
+        raise typer.Exit(1)

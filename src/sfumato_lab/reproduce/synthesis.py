@@ -1,42 +1,49 @@
 """Synthetic images beside the best published: what a network learns from them alone, and how like they are.
 
 The data sets are public, so that everything here may be shown. Settings are fixed before; no run is left out,
-and nothing is chosen on the test images: the epoch is that which is best on held-out synthetic images. Each
-run leaves its folder, so that an interrupted table goes on where it stopped.
+and nothing is chosen on the test images: the epoch is that which is best on held-out synthetic images.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-import math
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 
-from sfumato import _validate, datasets
-from sfumato import runs as results
+from sfumato import datasets
 from sfumato.array_files import read_archive
+from sfumato.cli import show
 from sfumato.datasets import Dataset
 from sfumato.learn.kept_fit import kept_fit
 from sfumato.ledger import Unrecorded
 from sfumato.models import load_prior
 from sfumato.randomness import SecretStream
-from sfumato.storage import RunFolder, read_json, write_whole
 from sfumato_lab.images import ImageRequest, StyleSettings, release_images
 from sfumato_lab.images import measures as measure
 from sfumato_lab.images.plan import HEAD_SHARE
 from sfumato_lab.images.styles import DRAW, Images, Integers, to_inputs
+from sfumato_lab.reproduce.tables import (
+    DELTA,
+    Only,
+    chosen,
+    conclude,
+    kept,
+    mean_and_spread,
+    print_table,
+)
 
-DELTA = 1e-5
-_RECORD, _COST, _IMAGES = "measured.json", "cost.json", "images.npz"
+_IMAGES = "images.npz"
 _SEEN = 10_000  # images that distances are measured on
 _DRAWN = 12  # seed of drawings to compare with, which no sampler starts from
 _EPOCHS, _WIDTH = 12, 16  # of the network that learns from synthetic images alone
@@ -80,18 +87,14 @@ CELLS: dict[str, Cell] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What the runs of a cell reached, one record each."""
+    """The measurements of a cell, one record for each run."""
 
     name: str
     cell: Cell
     records: tuple[dict[str, Any], ...]
 
     def mean(self, measured: str) -> float:
-        """Not a number where runs of an earlier version did not measure it."""
-        return statistics.fmean(record.get(measured, math.nan) for record in self.records)
-
-    def deviation(self, measured: str) -> float:
-        return statistics.stdev(record[measured] for record in self.records) if len(self.records) > 1 else 0.0
+        return statistics.fmean(record[measured] for record in self.records)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -111,76 +114,47 @@ def run(
     images: int = 60_000,
     on_run: Callable[[str, int], None] = lambda name, number: None,
 ) -> tuple[Line, ...]:
-    """All cells, or those named; runs that are in `out` already are taken from there."""
-    for name in only:
-        _validate.one_of("cell", name, CELLS)
+    """Make and measure the images of all cells, or of those named."""
     lines = []
-    for name, cell in CELLS.items():
-        if only and name not in only:
-            continue
-        records = []
+    for name in chosen(only, CELLS):
+        cell, records = CELLS[name], []
         for number in range(1, (runs or cell.runs) + 1):
-            records.append(_record(cell, out / name / f"run-{number}", number, images))
+            place = out / name / f"run-{number}"
+            about = {"cell": asdict(cell), "images": images, "number": number}
+            cost = kept(place, "cost", about, partial(_release, cell, place, images))
+            found = kept(place, "measured", about, partial(_judged, cell, place, number))
+            records.append({**cost, **found})
             on_run(name, number)
         lines.append(Line(name=name, cell=cell, records=tuple(records)))
-    folder = RunFolder.make(out)
-    findings = {"lines": [line.to_json() for line in lines], **_headline(lines), "figures": _sheets(out, lines)}
-    results.write_run(folder, results.Reproduction(name="synthesis", findings=findings), certificate=None)
-    return tuple(lines)
-
-
-def total_runs(only: Sequence[str] = (), runs: int | None = None) -> int:
-    return sum(runs or cell.runs for name, cell in CELLS.items() if not only or name in only)
-
-
-def _headline(lines: Sequence[Line]) -> dict[str, float]:
-    """What the report states first, of networks that learned from synthetic images alone."""
-    return {
+    headline = {
         f"{line.cell.title}, ε = {line.cell.epsilon:g}: accuracy": round(line.mean("test_accuracy"), 4)
         for line in lines
     }
+    conclude(out, "synthesis", {"lines": [line.to_json() for line in lines], **headline}, {})
+    return tuple(lines)
 
 
-def _sheets(out: Path, lines: Sequence[Line]) -> list[str]:
-    """The sheet of each line's first run, copied to where the report finds it."""
-    for line in lines:
-        sheet = out / line.name / "run-1" / "release" / "images.png"
-        write_whole(RunFolder(out).figures / f"{line.name}.png", sheet.read_bytes(), readable=True)
-    return [f"{line.name}.png" for line in lines]
-
-
-def _record(cell: Cell, folder: Path, number: int, images: int) -> dict[str, Any]:
-    """What was measured of a run. Images that an interrupted run left are measured, not made again."""
-    kept = RunFolder(folder)
-    if not (kept.release / _RECORD).exists():
-        if not (kept.release / _COST).exists():
-            kept.discard()  # left half-done; no ledger paid for it
-            kept = RunFolder.make(folder)
-            kept.write_json(_COST, _release(cell, kept, images))
-        drawn = read_archive(kept.release / _IMAGES)
-        rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
-        found = measured(drawn["images"], drawn["labels"], rows, test, seed=number)
-        kept.write_json(_RECORD, {**read_json(kept.release / _COST), **found})
-    record: dict[str, Any] = read_json(kept.release / _RECORD)
-    return record
-
-
-def _release(cell: Cell, folder: RunFolder, images: int) -> dict[str, float]:
-    """Make the images of one run; what they cost."""
+def _release(cell: Cell, folder: Path, images: int) -> dict[str, float]:
+    """Make the images of one run; return what they cost."""
     rows = datasets.load(cell.data, "train")
     started, computed = time.perf_counter(), time.process_time()
     request = ImageRequest.of(
         rows, images=images, epsilon=cell.epsilon, delta=DELTA, head_share=cell.head_share
     )
+    for left in folder.glob("images*"):  # of a run that was interrupted
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
     made = release_images(
-        request,
-        rows,
-        ledger=Unrecorded(delta=DELTA),
-        out=folder.release / _IMAGES,
-        sampler=SecretStream(),
+        request, rows, ledger=Unrecorded(delta=DELTA), out=folder / _IMAGES, sampler=SecretStream()
     )
     took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - computed}
     return {"epsilon": made.epsilon, **took}
+
+
+def _judged(cell: Cell, folder: Path, number: int) -> dict[str, float]:
+    drawn = read_archive(folder / _IMAGES)
+    rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
+    return measured(drawn["images"], drawn["labels"], rows, test, seed=number)
 
 
 def measured(images: Images, labels: Integers, rows: Dataset, test: Dataset, *, seed: int) -> dict[str, float]:
@@ -210,7 +184,8 @@ def measured(images: Images, labels: Integers, rows: Dataset, test: Dataset, *, 
 
 
 def _classes(rows: Dataset) -> int:
-    return _validate.integer("classes", rows.classes or 0, least=2)
+    assert rows.classes is not None
+    return rows.classes
 
 
 @cache
@@ -227,3 +202,47 @@ def _reader(data: str) -> measure.Reader:
 def _learned_from(rows: Dataset) -> measure.Reader:
     levels = np.rint(255 * rows.inputs[:, 0]).astype(np.uint8)
     return measure.learn(levels, rows.targets, classes=_classes(rows)).net
+
+
+def synthesis(
+    out: show.Out = Path("out/synthesis"),
+    only: Only = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Runs of each line. Default: 5.")] = None,
+    images: Annotated[int, typer.Option(min=100, help="Images of each run.")] = 60_000,
+    json: show.Json = False,
+) -> None:
+    """Draw synthetic images at several ε, and measure them. An interrupted table is resumed.
+
+    Example: sfumato reproduce synthesis --only mnist-1 --runs 1
+    """
+    with show.progress() as bar:
+        total = sum(runs or CELLS[name].runs for name in chosen(only or (), CELLS))
+        task = bar.add_task("drawing", total=total, note="")
+        lines = run(
+            out,
+            only=only or (),
+            runs=runs,
+            images=images,
+            on_run=lambda name, number: bar.update(task, advance=1, note=f"{name} {number}"),
+        )
+    if json:
+        show.emit_json({"lines": [line.to_json() for line in lines], "out": str(out)})
+        return
+    rows = []
+    for line in lines:
+        apart = f"{line.mean('frechet_prior'):.3f} ({line.mean('frechet_prior_drawings'):.3f})"
+        ours = mean_and_spread([record["test_accuracy"] for record in line.records])
+        rows.append(
+            (
+                line.cell.title, f"{line.cell.epsilon:g}", line.cell.published, ours, apart,
+                f"{line.mean('read_as_labelled'):.1%}", f"{line.mean('coverage'):.0%}",
+                f"{line.mean('nearest_median'):.3f}", f"{line.mean('cpu_seconds'):.0f}",
+            )
+        )  # fmt: skip
+    title = "A network trained on synthetic images alone, % of public test images right, δ = 1e-5"
+    columns = (
+        "data", "ε", "published best", "ours", "Fréchet (drawings)", "as labelled", "coverage", "nearest",
+        "CPU s",
+    )  # fmt: skip
+    print_table(title, columns, rows)
+    show.console.print(f"Images, sheets and numbers: {out}")

@@ -1,8 +1,7 @@
 """Synthetic tables of public ones: what a classifier learns from them, and how far their marginals are off.
 
 The tables are public, so that everything here may be shown. Settings are the command line's defaults; no run is
-left out, and nothing is chosen on the test rows. Each run leaves its record, so that an interrupted table goes
-on where it stopped.
+left out, and nothing is chosen on the test rows.
 """
 
 from __future__ import annotations
@@ -12,27 +11,27 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import typer
 
-from sfumato import _validate
-from sfumato import runs as results
+from sfumato.cli import show
 from sfumato.errors import MissingExtra
 from sfumato.learn.marginals import engine_marginals
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.randomness import SecretStream, public_generator
-from sfumato.storage import RunFolder, read_json
 from sfumato.synthesis import PaidTable, Request, Synthesizer
+from sfumato_lab.reproduce.tables import Only, chosen, conclude, kept, print_table
 
 DELTA = 1e-6
 EPSILONS = (0.3, 1.0, 3.0)
 RUNS = 5
 MEASURES = ("accuracy", "auc", "distance_1", "distance_2", "distance_3")
-_RECORD = "measured.json"
 
 CUTS: Mapping[str, Mapping[str, Sequence[float]]] = {
     "randhie": {
@@ -80,17 +79,18 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What the runs on one table at one ε reached; ε is None for the real rows."""
+    """The runs on one table at one ε; ε is None for the real rows."""
 
     table: str
     epsilon: float | None
     records: tuple[dict[str, float], ...]
 
+    @property
+    def title(self) -> str:
+        return f"{TITLES[self.table]}, {'real rows' if self.epsilon is None else f'ε = {self.epsilon:g}'}"
+
     def mean(self, measured: str) -> float:
         return statistics.fmean(record[measured] for record in self.records)
-
-    def deviation(self, measured: str) -> float:
-        return statistics.stdev(record[measured] for record in self.records) if len(self.records) > 1 else 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {"table": self.table, "epsilon": self.epsilon, "records": list(self.records)}
@@ -103,35 +103,26 @@ def run(
     runs: int = RUNS,
     on_run: Callable[[str], None] = lambda name: None,
 ) -> tuple[Line, ...]:
-    """All tables, or those named, at every ε; runs that are in `out` already are taken from there."""
-    for name in only:
-        _validate.one_of("table", name, CUTS)
+    """Measure all tables, or those named, at every ε."""
     lines = []
-    for name in only or CUTS:
+    for name in chosen(only, CUTS):
         split = load(name)
         lines.append(Line(table=name, epsilon=None, records=(judged(split, split.train),)))
         for epsilon in EPSILONS:
             records = []
             for number in range(1, runs + 1):
-                records.append(_record(split, epsilon, out / f"{name}-{epsilon:g}" / f"run-{number}"))
+                about = {"table": name, "epsilon": epsilon, "number": number}
+                make = partial(_once, split, epsilon)
+                records.append(kept(out / f"{name}-{epsilon:g}", f"run-{number}", about, make))
                 on_run(f"{name} {epsilon:g}")
             lines.append(Line(table=name, epsilon=epsilon, records=tuple(records)))
-    findings = {"lines": [line.to_json() for line in lines], **_headline(lines)}
-    results.write_run(
-        RunFolder.make(out), results.Reproduction(name="synthetic-tables", findings=findings), certificate=None
-    )
-    return tuple(lines)
-
-
-def _headline(lines: Sequence[Line]) -> dict[str, str]:
-    """What the report states."""
-    return {
-        f"{TITLES[line.table]}, {'real rows' if line.epsilon is None else f'ε = {line.epsilon:g}'}": (
-            f"accuracy {line.mean('accuracy'):.3f} and AUC {line.mean('auc'):.3f} of a boosted classifier, "
-            f"pairs {line.mean('distance_2'):.3f} from the real ones"
-        )
+    headline = {
+        line.title: f"accuracy {line.mean('accuracy'):.3f} and AUC {line.mean('auc'):.3f} of a boosted "
+        f"classifier, pairs {line.mean('distance_2'):.3f} from the real ones"
         for line in lines
     }
+    conclude(out, "synthetic-tables", {"lines": [line.to_json() for line in lines], **headline}, {})
+    return tuple(lines)
 
 
 def load(name: str, *, seed: int = 0) -> Split:
@@ -161,16 +152,6 @@ def people_of(raw: pd.DataFrame, same: Sequence[str]) -> npt.NDArray[np.int64]:
         return np.arange(len(raw))
     values = raw[list(same)].to_numpy()
     return np.append(0, np.cumsum((values[1:] != values[:-1]).any(axis=1)))
-
-
-def _record(split: Split, epsilon: float, folder: Path) -> dict[str, float]:
-    path = folder / "release" / _RECORD
-    if not path.exists():
-        RunFolder(folder).discard()
-        record = _once(split, epsilon)
-        RunFolder.make(folder).write_json(_RECORD, record)
-    found: dict[str, float] = read_json(path)
-    return found
 
 
 def _once(split: Split, epsilon: float) -> dict[str, float]:
@@ -220,3 +201,27 @@ def _shares(split: Split, table: pd.DataFrame, clique: tuple[str, ...]) -> npt.N
     shape = [split.sizes[name] for name in clique]
     index = np.ravel_multi_index([table[name].to_numpy() for name in clique], shape)
     return np.bincount(index, minlength=int(np.prod(shape))) / len(table)
+
+
+def synthetic_tables(
+    out: show.Out = Path("out/synthetic-tables"),
+    only: Only = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs at each ε.")] = RUNS,
+    json: show.Json = False,
+) -> None:
+    """Draw synthetic copies of public tables at several ε, and measure them. An interrupted table is resumed.
+
+    Example: sfumato reproduce synthetic-tables --only fair --runs 1
+    """
+    with show.progress() as bar:
+        task = bar.add_task("drawing", total=len(only or CUTS) * len(EPSILONS) * runs, note="")
+        lines = run(out, only=only or (), runs=runs, on_run=lambda name: bar.update(task, advance=1, note=name))
+    if json:
+        show.emit_json({"lines": [line.to_json() for line in lines], "out": str(out)})
+        return
+    print_table(
+        "A classifier trained on synthetic rows and tested on real ones; mean distance of marginals; δ = 1e-6",
+        ("table", "accuracy", "AUC", "1-way", "2-way", "3-way"),
+        [(line.title, *(f"{line.mean(name):.4f}" for name in MEASURES)) for line in lines],
+    )
+    show.console.print(f"Numbers: {out}")

@@ -14,19 +14,18 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from sfumato import _validate
+import typer
+
+from sfumato.cli import show
+from sfumato.errors import InvalidInput
 from sfumato.randomness import SecretStream
-from sfumato.storage import json_bytes, write_figure, write_whole
+from sfumato_lab.reproduce.tables import canvas, conclude, number, print_table
 from sfumato_lab.tracing import Campaign, Outcome, Release, TestKit, attack
 from sfumato_lab.tracing import run as run_campaign
 from sfumato_lab.tracing.release import Span
 from sfumato_lab.tracing.settings import SETTINGS, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DELTA = 1e-3
 PUBLISHED = {
@@ -68,8 +67,11 @@ class Towns:
     ages: bool = True
 
     def __post_init__(self) -> None:
-        _validate.one_of("simulator", self.simulator, SETTINGS)
-        _validate.integer("repeats", self.repeats, least=1)
+        if self.simulator not in SETTINGS or self.repeats < 1:
+            known = " or ".join(SETTINGS)
+            raise InvalidInput(
+                f"expected simulator {known} and repeats >= 1, got {self.simulator!r}, repeats={self.repeats}"
+            )
 
     @property
     def setting(self) -> Setting:
@@ -132,7 +134,7 @@ def run(
     unprotected: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> list[TracingRow]:
-    """Measure, write `tracing.json` and two figures into `out_dir`, and return the rows.
+    """Measure, write `tracing.json` and two figures, and return the rows.
 
     `methods` are measured with the towns' kit as it is, `confirmed` with confirming tests.
     """
@@ -146,10 +148,23 @@ def run(
             if progress is not None:
                 progress(f"{label(row)} ε={epsilon} {span}: {1000 * row.peak:.2f} ‰")
     rows = compared(rows, towns.repeats)
-    folder = Path(out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, towns, rows)
-    draw(folder, towns.simulator, rows)
+    findings = {
+        "simulator": towns.simulator,
+        "people": towns.people,
+        "days": towns.days,
+        "towns": list(towns.seeds),
+        "repeats": towns.repeats,
+        "test_errors": asdict(towns.kit),
+        "ages": towns.ages,
+        "delta": DELTA,
+        "unit": "one contact-day message",
+        "compared_with": COMPARED_WITH,
+        "published_peak_permille": PUBLISHED[towns.simulator],
+        "rows": [_finite(asdict(row)) for row in rows],
+        "attack": _attacks(towns.setting),
+    }
+    figures = {"peak": _peaks(towns.simulator, rows), "prevalence": _curves(towns.simulator, rows)}
+    conclude(out_dir, "tracing", findings, figures)
     return rows
 
 
@@ -234,25 +249,6 @@ def _row(plan: Campaign, epsilon: float | None, span: str, outcomes: Sequence[Ou
     )
 
 
-def _write(folder: Path, towns: Towns, rows: Sequence[TracingRow]) -> None:
-    document: dict[str, Any] = {
-        "simulator": towns.simulator,
-        "people": towns.people,
-        "days": towns.days,
-        "towns": list(towns.seeds),
-        "repeats": towns.repeats,
-        "test_errors": asdict(towns.kit),
-        "ages": towns.ages,
-        "delta": DELTA,
-        "unit": "one contact-day message",
-        "compared_with": COMPARED_WITH,
-        "published_peak_permille": PUBLISHED[towns.simulator],
-        "rows": [_finite(asdict(row)) for row in rows],
-        "attack": _attacks(towns.setting),
-    }
-    write_whole(folder / "tracing.json", json_bytes(document), readable=True)
-
-
 def _attacks(setting: Setting) -> dict[str, Any]:
     """One app against one victim, without noise and with ε = 1 over a message's life."""
     disease = setting.disease
@@ -268,61 +264,145 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {name: "inf" if value == float("inf") else value for name, value in values.items()}
 
 
-def draw(folder: Path, simulator: str, rows: Sequence[TracingRow]) -> None:
-    """Peak against ε, and the prevalence curves at ε = 1 a release."""
-    methods = list(dict.fromkeys(label(row) for row in rows))
-    peaks, axes = _canvas("Peak infection rate against ε", simulator)
-    for number, method in enumerate(methods):
-        _draw_peaks(axes, [row for row in rows if label(row) == method], f"C{number}")
-    axes.set(xscale="log", xlabel="ε of one message (δ = 0.001)", ylabel="peak infection rate, ‰")
-    _finish(peaks, axes, folder / "peak.png")
-    curves, axes = _canvas("Prevalence, ε = 1 a release", simulator)
-    for number, method in enumerate(methods):
-        _draw_curves(axes, [row for row in rows if label(row) == method], f"C{number}")
-    axes.set(xlabel="day", ylabel="infected, ‰")
-    _finish(curves, axes, folder / "prevalence.png")
+def _peaks(simulator: str, rows: Sequence[TracingRow]) -> Any:
+    """Draw the peak against ε, a line for each method and way of counting ε."""
+    figure, axes = canvas(
+        f"Peak infection rate against ε ({simulator})", width=9,
+        xscale="log", yscale="log", xlabel="ε of one message (δ = 0.001)", ylabel="peak infection rate, ‰",
+    )  # fmt: skip
+    for place, method in enumerate(dict.fromkeys(label(row) for row in rows)):
+        mine = [row for row in rows if label(row) == method]
+        for span, style in (("release", "-o"), ("lifetime", "--s")):
+            points = [(row.epsilon, 1000 * row.peak) for row in mine if row.span == span and row.epsilon]
+            if points:
+                axes.plot(*zip(*points, strict=True), style, color=f"C{place}", label=f"{method}, per {span}")
+        if mine[0].method in ("random", "none"):
+            axes.axhline(1000 * mine[0].peak, color=f"C{place}", linestyle=":", label=method)
+    figure.legend(fontsize=7, loc="outside right center")
+    return figure
 
 
-def _draw_peaks(axes: Axes, rows: Sequence[TracingRow], color: str) -> None:
-    """One method: a line for each way of counting ε, with the towns as faint points."""
-    for span, style in (("release", "-o"), ("lifetime", "--s")):
-        mine = [(row.epsilon, row) for row in rows if row.span == span and row.epsilon]
-        if mine:
-            medians = [1000 * row.peak for _, row in mine]
-            axes.plot([e for e, _ in mine], medians, style, color=color, label=f"{label(rows[0])}, per {span}")
-        for epsilon, row in mine:
-            axes.plot([epsilon] * len(row.peaks), [1000 * p for p in row.peaks], "_", color=color, alpha=0.4)
-    flat = [row for row in rows if row.epsilon is None]
-    if flat and flat[0].method in ("random", "none"):
-        axes.axhline(1000 * flat[0].peak, color=color, linestyle=":", label=label(flat[0]))
-
-
-def _draw_curves(axes: Axes, rows: Sequence[TracingRow], color: str) -> None:
+def _curves(simulator: str, rows: Sequence[TracingRow]) -> Any:
+    """Draw the prevalence at ε = 1 a release, and without noise (dotted)."""
+    figure, axes = canvas(
+        f"Prevalence, ε = 1 a release ({simulator})", width=9, yscale="log", xlabel="day", ylabel="infected, ‰"
+    )
     for row in rows:
         if row.span == "release" and row.epsilon in (1.0, None):
-            protected = row.epsilon is not None or row.method in ("random", "none")
-            name = label(row) if protected else f"{label(row)}, no noise"
             curve = [1000 * value for value in row.prevalence]
-            axes.plot(curve, color=color, linestyle="-" if protected else ":", label=name)
-
-
-def _canvas(title: str, simulator: str) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.set(yscale="log", title=f"{title} ({simulator})")
-    return figure, axes
-
-
-def _finish(figure: Figure, axes: Axes, path: Path) -> None:
-    """Plain numbers on the logarithmic axes, and the legend beside them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for axis in (axes.xaxis, axes.yaxis):
-        if axis.get_scale() == "log":
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_formatter(NullFormatter())
+            axes.plot(curve, "-" if row.epsilon else ":", label=label(row))
     figure.legend(fontsize=7, loc="outside right center")
-    write_figure(path, figure, readable=True, dpi=120)
+    return figure
+
+
+def tracing(
+    out: show.Out = Path("out/tracing"),
+    simulator: Annotated[str, typer.Option(help="seir or covasim.")] = "seir",
+    people: Annotated[int, typer.Option(help="Number of people in the simulated town.")] = 10_000,
+    days: Annotated[int, typer.Option(help="Number of days to simulate.")] = 80,
+    towns: Annotated[int, typer.Option(min=1, help="Number of simulated towns. The median is shown.")] = 3,
+    first_town: Annotated[int, typer.Option(help="Seed of the first town; the others follow.")] = 1,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Runs of each town, with other test errors and other noise.")
+    ] = 1,
+    false_positives: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Chance of a positive test for somebody who is not infectious. "
+            "0 is the setting in the public configurations of the published work.",
+        ),
+    ] = 0.01,
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="An ε to measure at. May be repeated. Default: 0.3, 1 and 3.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method to measure. May be repeated. Default: all, or none beside --confirm."),
+    ] = None,
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A method to measure with confirming tests: somebody counts as positive only if a second test "
+            "of the same day agrees; one in twenty tests a day is set aside for that. May be repeated."
+        ),
+    ] = None,
+    ages: Annotated[bool, typer.Option(help="Let the scores of dpfn know people's age (covasim).")] = True,
+    unprotected: Annotated[bool, typer.Option(help="Measure each method without noise, too.")] = True,
+    json: show.Json = False,
+) -> None:
+    """Measure the peak infection rate against ε for each method, beside the published table.
+
+    If the method traditional is measured, each other method is compared with it at the same ε, town by town and
+    repeat by repeat: the geometric mean of the ratios is shown with a standard error. Ratios are to traditional
+    without confirming tests; with --confirm traditional, ratios to that are shown below.
+
+    Example: sfumato reproduce tracing --simulator covasim --epsilon 1 --method dpfn --method traditional
+    """
+    measured = Towns(
+        simulator=simulator,
+        people=people,
+        days=days,
+        seeds=range(first_town, first_town + towns),
+        repeats=repeats,
+        kit=TestKit(false_positive_rate=false_positives),
+        ages=ages,
+    )
+    with show.errors.status("simulating") as status:
+        rows = run(
+            out,
+            measured,
+            epsilons=tuple(epsilon or (0.3, 1.0, 3.0)),
+            methods=tuple(method or (() if confirm else METHODS)),
+            confirmed=tuple(confirm or ()),
+            unprotected=unprotected,
+            progress=lambda text: status.update(text),
+        )
+    if json:
+        show.emit_json({"rows": [asdict(row) for row in rows]})
+        return
+    columns = (
+        "method",
+        "noise set for",
+        "ε, one release",
+        "ε, a lifetime",
+        "peak",
+        "ratio of medians",
+        "mean ratio",
+    )
+    shown = [
+        (
+            label(row), row.span, number(row.epsilon_release, ".2f"), number(row.epsilon_lifetime, ".2f"),
+            f"{1000 * row.peak:.2f}", *_ratios(row.ratio),
+        )
+        for row in rows
+    ]  # fmt: skip
+    title = f"Peak infection rate, ‰, {simulator}, {people} people, {towns} × {repeats} runs"
+    print_table(title, columns, shown)
+    for row in rows:
+        if row.ratio_confirmed is not None and row.confirm:
+            medians, mean = _ratios(row.ratio_confirmed)
+            show.console.print(
+                f"{row.method}, ε of a {row.span}, against {COMPARED_WITH}, both with confirming tests: "
+                f"ratio of medians {medians}, mean ratio {mean}."
+            )
+    published = ", ".join(f"{name} {peak:g}" for name, peak in PUBLISHED[simulator].items())
+    show.console.print(
+        f"Ratios in the table are to {COMPARED_WITH} without confirming tests at the same ε: of the medians, "
+        "and the geometric mean over all runs ± one standard error.\n"
+        "Noise is set for the ε of one message (of a contact, about a day): in a single day's release, or over "
+        "its lifetime, all the daily releases in which it counts. Both columns of ε are of the same noise.\n"
+        f"Published peaks: {published}; stated for ε = {PUBLISHED_EPSILON:g}, of one release.\n"
+        f"Figures: {out}"
+    )
+
+
+def _ratios(ratio: Ratio | None) -> tuple[str, str]:
+    """The ratio of medians, and the mean ratio with its standard error."""
+    if ratio is None:
+        return "", ""
+    mean = f"{ratio.geometric_mean:.2f}"
+    if ratio.error is not None:
+        mean += f" ± {ratio.geometric_mean * ratio.error:.2f}"
+    return f"{ratio.of_medians:.2f}", mean

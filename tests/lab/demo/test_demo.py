@@ -8,7 +8,7 @@ import pytest
 from sfumato.learn import features
 from sfumato.local import views
 from sfumato_lab import demo as story
-from sfumato_lab.demo import synthetic
+from sfumato_lab.demo import releases as synthetic
 from sfumato_lab.images import StyleSettings
 
 TINY = replace(

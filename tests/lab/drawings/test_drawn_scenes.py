@@ -9,7 +9,7 @@ import torch
 from sfumato.errors import InvalidInput
 from sfumato.randomness import public_generator
 from sfumato_lab.drawings import landscapes, leaves
-from sfumato_lab.drawings.moves import Moves
+from sfumato_lab.drawings.writers import Moves
 
 both = pytest.mark.parametrize("kind", [leaves, landscapes])
 

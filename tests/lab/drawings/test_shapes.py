@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidInput
-from sfumato_lab.drawings import outlines, shapes
+from sfumato_lab.drawings import shapes
+from sfumato_lab.drawings import shapes as outlines
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from sfumato.datasets import DATASETS, draw, fetch, load, registry
 from sfumato.errors import InvalidInput
 from sfumato.randomness import public_generator
 from sfumato_lab.drawings import skeletons, strokes
-from sfumato_lab.drawings.rarer_skeletons import ALL_STYLES, RARER
+from sfumato_lab.drawings.skeletons import ALL_STYLES, RARER
 
 
 @pytest.fixture(scope="module")

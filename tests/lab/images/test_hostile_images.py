@@ -25,8 +25,8 @@ from sfumato_lab.images import (
     StyleSettings,
     learn_sampler,
     release,
-    statistics,
 )
+from sfumato_lab.images import plan as statistics
 
 CHOSEN = StyleSettings(drawings=300, directions=6)
 MOVED = StyleSettings(prior="shapes", drawings=300, directions=24)

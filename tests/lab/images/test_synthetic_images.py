@@ -10,7 +10,7 @@ import torch
 
 import sfumato
 from sfumato.accounting import Budget, compose
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, NotVerified
 from sfumato.learn import DIGITS, Classifier
@@ -28,16 +28,13 @@ from sfumato_lab.images import (
     PublicSet,
     StyleSettings,
     learn_sampler,
-    moves,
     release,
     release_images,
 )
-from sfumato_lab.images.choice import KEPT, SLACK, Choice
+from sfumato_lab.images import sampler as moves
 from sfumato_lab.images.measures import coverage, frechet, learn, nearest_distances
-from sfumato_lab.images.moves import Moves
-from sfumato_lab.images.sampler import SUREST
-from sfumato_lab.images.sampler_file import sampler_bytes
-from sfumato_lab.images.statistics import Statistics, StatisticsPlan
+from sfumato_lab.images.plan import Statistics, StatisticsPlan
+from sfumato_lab.images.sampler import KEPT, SLACK, SUREST, Choice, Moves, sampler_bytes
 from sfumato_lab.images.styles import Styles
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)

@@ -58,5 +58,5 @@ def test_a_run_that_is_there_is_not_made_again(tmp_path, monkeypatch):
     assert stated["marriages (Fair 1978), ε = 1"].startswith("accuracy 0.500")
     monkeypatch.setattr(recipe, "_once", lambda split, epsilon: pytest.fail("made again"))
     assert recipe.run(tmp_path / "out", only=["fair"], runs=2)[1].mean("auc") == 0.5
-    with pytest.raises(InvalidInput, match="table"):
+    with pytest.raises(InvalidInput, match="randhie"):
         recipe.run(tmp_path / "out", only=["nonsense"])

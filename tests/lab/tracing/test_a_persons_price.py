@@ -8,18 +8,9 @@ import numpy as np
 import pytest
 
 from sfumato.randomness import SecretStream, public_generator
-from sfumato_lab.tracing import (
-    Campaign,
-    Disease,
-    Kind,
-    Population,
-    Release,
-    TestKit,
-    channel,
-    release_scores,
-    run,
-)
+from sfumato_lab.tracing import Campaign, Disease, Kind, Population, Release, TestKit, release_scores, run
 from sfumato_lab.tracing import campaign as rules
+from sfumato_lab.tracing import scoring as channel
 from sfumato_lab.tracing.contacts import Meetings
 from sfumato_lab.tracing.settings import SETTINGS
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidInput
-from sfumato_lab.tracing import Disease, Release, channel, release_scores
+from sfumato_lab.tracing import Disease, Release, release_scores
+from sfumato_lab.tracing import scoring as channel
 from sfumato_lab.tracing.contacts import Meetings
 from sfumato_lab.tracing.disease import Kind, TestKit
 from sfumato_lab.tracing.population import Population

@@ -8,13 +8,14 @@ from typer.testing import CliRunner
 
 from sfumato.errors import LittleProtection
 from sfumato.runs import read_run
-from sfumato_lab.tracing import METHODS, command
+from sfumato_lab import commands
+from sfumato_lab.tracing import METHODS
 
 
 def _run(*arguments):
     app = typer.Typer()
-    command.register(app)
-    return CliRunner().invoke(app, list(arguments))
+    commands.register(app)
+    return CliRunner().invoke(app, ["trace", *arguments])
 
 
 def test_json_has_the_relied_on_keys_and_the_whole_life_fits_epsilon():

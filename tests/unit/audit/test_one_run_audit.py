@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from sfumato import datasets, models
 from sfumato.audit import Guesses, one_run
-from sfumato.audit.canary_layer import Canaries, WithCanaries
-from sfumato.audit.label_canaries import LabelCanaries
+from sfumato.audit.canaries import Canaries, LabelCanaries, WithCanaries
 from sfumato.audit.runs import canaries as run_audit
 from sfumato.audit.runs import one_run as one_run_audit
 from sfumato.cli.app import app

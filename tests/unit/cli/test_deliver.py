@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from sfumato.cli.deliver import deliver
+from sfumato.cli.key import deliver
 from sfumato.errors import InvalidInput, LedgerError
 
 WITNESS = {"kind": "witness", "sequence": 3}

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from sfumato.accounting import LaplaceEvent, Relation
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.errors import NotVerified
 from sfumato.learn.tuning import Tuning, selection_event
 from sfumato.ledger import Certificate

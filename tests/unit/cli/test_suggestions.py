@@ -5,8 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sfumato.cli.app import app
-from sfumato.cli.suggestions import _OTHER_WORDS
+from sfumato.cli.app import _OTHER_WORDS, app
 
 MEANT = [
     ("train", "--lr", "--learning-rate"),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.datasets.archive import Archive, ArchiveFile
-from sfumato.datasets.sources import Source, SourceUnavailable
+from sfumato.datasets.archive import Archive, ArchiveFile, Source, SourceUnavailable
 
 CONTENTS = {"train-images-idx3-ubyte": bytes(range(256)) * 8, "train-labels-idx1-ubyte": bytes(range(100))}
 FILES = tuple(

@@ -8,8 +8,9 @@ import zipfile
 import pandas as pd
 import pytest
 
-from sfumato.datasets import adult, sources
-from sfumato.datasets.sources import SourceUnavailable, pypi_wheel
+from sfumato.datasets import adult
+from sfumato.datasets import archive as sources
+from sfumato.datasets.archive import SourceUnavailable, pypi_wheel
 from sfumato.policy import load_policy
 
 RAW = pd.DataFrame(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.datasets import archive as archives
-from sfumato.datasets import cache
+from sfumato.datasets import archive as cache
 from sfumato.datasets.archive import ArchiveFile, fetch, read
 from sfumato.errors import DataCorrupted, DataUnavailable
 

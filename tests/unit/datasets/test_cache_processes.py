@@ -11,7 +11,7 @@ ROUNDS = 40
 WRITER = """
 import sys
 from pathlib import Path
-from sfumato.datasets import cache
+from sfumato.datasets import archive as cache
 for _ in range(int(sys.argv[3])):
     cache.write(Path(sys.argv[1]), sys.argv[2].encode() * int(sys.argv[4]))
 """

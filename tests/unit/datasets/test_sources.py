@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.datasets.sources import SourceUnavailable, debian_package, mirror, npm_package
+from sfumato.datasets.archive import SourceUnavailable, debian_package, mirror, npm_package
 
 NAMES = ["labels"]
 
@@ -91,7 +91,7 @@ def test_no_network_fails_quickly(folder, monkeypatch):
 
 def test_a_silent_server_is_given_up(folder, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr("sfumato.datasets.sources._CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("sfumato.datasets.archive._CONNECT_SECONDS", 0.2)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(SourceUnavailable, match="timed out"),
@@ -115,7 +115,7 @@ def test_npm_without_a_registry_says_what_npm_said(programs, folder):
 
 
 def test_npm_is_given_up_after_a_while(programs, folder, monkeypatch):
-    monkeypatch.setattr("sfumato.datasets.sources._PROGRAM_SECONDS", 0.2)
+    monkeypatch.setattr("sfumato.datasets.archive._PROGRAM_SECONDS", 0.2)
     programs("npm", "while true; do :; done")
     with pytest.raises(SourceUnavailable, match="npm took more than"):
         npm_package("p", "1").bring(NAMES, folder)

@@ -19,6 +19,7 @@ from sfumato.accounting import (
     poisson_sampled,
     repeat,
 )
+from sfumato.caveats import Code
 from sfumato.cli import statement as command
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.governance import Statement, checklist, pages, registry_entry, write_statement
@@ -211,7 +212,7 @@ def test_the_checklist_asks_what_it_cannot_know(ledger):
 @pytest.fixture
 def certificates(ledger):
     """Of all charges: two with a caveat that speaks of a hazard, one without any."""
-    said = (["read from data: the shape of a row"], ["the sampler is taken as ideal", "another"], [])
+    said = ([Code.SHAPE_READ()], [Code.IDEAL_SAMPLER(), "another"], [])
     return [
         ledger.certificate(charge, caveats=each) for charge, each in zip(ledger.charges(), said, strict=True)
     ]
@@ -244,7 +245,7 @@ def test_certificates_that_are_not_at_hand_are_asked_for(ledger, certificates):
 
 def test_a_certificate_that_says_not_private_is_a_problem(ledger, certificates):
     [first, *_] = ledger.charges()
-    seeded = ledger.certificate(first, caveats=["not private: read from data: public_size"])
+    seeded = ledger.certificate(first, caveats=[Code.READ_FROM_DATA(facts="public_size")])
     found = {item.hazard: item for item in checklist(Statement.of(ledger), [seeded, *certificates[1:]])}
     assert found["certificates carry caveats that nobody has weighed"].status == "problem"
 

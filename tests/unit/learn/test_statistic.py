@@ -15,7 +15,7 @@ from torch.nn import functional
 import sfumato
 from sfumato import Budget, Ledger
 from sfumato.accounting import GaussianEvent, epsilon
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.learn import CLOTHES, SCENES, Canaries, Classifier, HoldOut, features

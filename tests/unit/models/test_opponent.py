@@ -5,8 +5,7 @@ import torch
 
 from sfumato.errors import InvalidInput
 from sfumato.models import OpponentScattering
-from sfumato.models.opponent import KINDS
-from sfumato.models.scattering import CHANNELS, Scattering
+from sfumato.models.scattering import CHANNELS, KINDS, Scattering
 from sfumato_lab.drawings import landscapes
 
 

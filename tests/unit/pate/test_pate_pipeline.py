@@ -11,7 +11,7 @@ from sfumato import datasets, pate
 from sfumato.accounting import Budget
 from sfumato.audit import ReplayOutcome
 from sfumato.datasets import Chosen
-from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.datasets.dataset import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan

@@ -158,21 +158,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_what_cannot_be_answered_is_refused_with_the_reason(policy: Policy, sql: str) -> None:
+def test_a_refusal_says_why_and_suggests_a_query_that_is_answered(policy: Policy, sql: str) -> None:
     with pytest.raises(QueryRefused) as refusal:
         parse_query(sql, policy)
     assert REFUSED[sql].lower() in str(refusal.value).lower()
-
-
-@pytest.mark.parametrize("sql", REFUSED)
-def test_every_suggestion_is_answered(policy: Policy, sql: str) -> None:
-    with pytest.raises(QueryRefused) as refusal:
-        parse_query(sql, policy)
-    nearest = refusal.value.nearest
-    if nearest.startswith("SELECT"):
-        assert parse_query(nearest, policy).aggregates
-    else:
-        assert nearest in ("", "COUNT(*)") or "QUANTILE" in nearest
+    assert parse_query(refusal.value.nearest, policy).aggregates
 
 
 NEAREST = {
@@ -226,12 +216,6 @@ def test_texts_stay_texts(policy: Policy, text: str) -> None:
     query = parse_query(f"SELECT COUNT(*) FROM people WHERE name = '{literal}'", policy)
     assert query.where is not None
     assert query.where.constants == (text,)  # type: ignore[union-attr]
-
-
-def test_deep_nesting_is_refused_not_a_crash(policy: Policy) -> None:
-    sql = "SELECT COUNT(*) FROM people WHERE " + "(" * 3000 + "age > 1" + ")" * 3000
-    with pytest.raises(QueryRefused):
-        parse_query(sql, policy)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_what_is_no_result_is_refused(change, message):
 def test_a_missing_field_is_named():
     data = TRAINING.to_json()
     del data["delta"]
-    with pytest.raises(InvalidInput, match="with 'delta', got none"):
+    with pytest.raises(InvalidInput, match=r"Training\.delta, got none"):
         results.from_json(data)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import small_runs
 from sfumato.accounting import Budget, GaussianEvent, Relation, epsilon
-from sfumato.cli.plans import check_plan
+from sfumato.cli.verify import check_plan
 from sfumato.ledger import Ledger
 from sfumato.ledger.rule import part_of
 from sfumato.mechanisms import Banded, Independent, LambdaCGD

@@ -13,7 +13,7 @@ from sfumato import runs as results
 from sfumato.accounting import Budget, Relation, compose, epsilon, pure, repeat
 from sfumato.caveats import Code
 from sfumato.datasets import Dataset
-from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.datasets.dataset import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
 from sfumato.fitting import evaluate
 from sfumato.ledger import Ledger

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Chosen, Dataset
-from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.datasets.dataset import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, UnsupportedModel
 from sfumato.ledger import Ledger
 from sfumato.mechanisms import DiscreteLaplace

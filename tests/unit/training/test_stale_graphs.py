@@ -158,7 +158,23 @@ def test_a_number_that_the_loss_closes_over_may_change(tmp_path):
         trainer.step(batch, loss)
         save_checkpoint(trainer, tmp_path / NAME)
         scale += 1.0
+        save_checkpoint(trainer, tmp_path / NAME)
     assert trainer.steps_done == PLAN.steps
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_loop_may_evaluate_its_model_before_it_saves(tmp_path, changes):
+    """Saved in the mode of evaluation, with a rate of dropout that has no effect there; a stale value shows."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    loss, change = loss_that_reads_a_dict()
+    trainer = take(make_trainer(model=model), 2, loss, change if changes else None)
+    model.eval()
+    if changes:
+        with pytest.raises(Refused, match="got another graph"):
+            save_checkpoint(trainer, tmp_path / NAME)
+    else:
+        save_checkpoint(trainer, tmp_path / NAME)
+    assert not any(module.training for module in model.modules())
 
 
 def test_train_takes_up_a_run_with_another_graph_if_it_is_accepted(tmp_path):

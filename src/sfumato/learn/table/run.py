@@ -17,7 +17,8 @@ import torch
 from sfumato import _validate
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as epsilon_of
-from sfumato.datasets.chosen import AS_THEY_ARE, Chosen
+from sfumato.caveats import Code
+from sfumato.datasets.dataset import AS_THEY_ARE, Chosen
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.learn.classifier import HoldOut
@@ -47,9 +48,9 @@ from sfumato.training.answers import answering
 from sfumato.training.data import ChosenRows
 from sfumato.training.hold_out import PURPOSE, share_of, size_without
 
-SETTINGS = (
-    "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
-    "split in two, uncharged; which model is the default was settled after its test figures had been seen"
+SETTINGS = Code.SETTINGS_UNCHARGED(
+    rows="training rows of the public data set Adult, split in two, uncharged, among about a hundred; which "
+    "model is the default was settled after its test figures had been seen"
 )
 
 

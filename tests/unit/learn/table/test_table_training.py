@@ -16,7 +16,7 @@ import pytest
 from sfumato import PrivateClassifier
 from sfumato.accounting import Budget
 from sfumato.datasets import Chosen
-from sfumato.datasets.chosen import SEEDED_CHOICE
+from sfumato.datasets.dataset import SEEDED_CHOICE
 from sfumato.errors import (
     BudgetExceeded,
     DataCorrupted,

@@ -5,15 +5,15 @@ import pytest
 from scipy import stats
 
 from sfumato.audit import auc
-from sfumato.audit.membership import (
+from sfumato.errors import InvalidInput
+from sfumato.randomness import public_generator
+from sfumato_lab.reproduce.membership import (
     calibrated_scores,
     lira_scores,
     loss_scores,
     margins,
     shadow_classifier_scores,
 )
-from sfumato.errors import InvalidInput
-from sfumato.randomness import public_generator
 
 
 def made_up(rows=2000, networks=17, shift=1.0):
