@@ -106,6 +106,7 @@ unit = "person"
 """
 
 
+@pytest.mark.keeps_out("Local reports under a policy, each charged to a fresh ledger")
 @pytest.mark.parametrize(
     "named", ["", 'dataset = "clinic-2026"\n', 'dataset = "clinic-2026"\nledger = "l.db"\n']
 )

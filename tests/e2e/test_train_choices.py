@@ -70,6 +70,7 @@ note = {type = "text"}
 """
 
 
+@pytest.mark.keeps_out("A column without categories left out of what was paid for, without being asked")
 @pytest.mark.parametrize(
     ("command", "out"),
     [

@@ -70,6 +70,7 @@ class Handed(Exception):
     """What a command hands its ledger to was reached."""
 
 
+@pytest.mark.keeps_out("A share of the budget that exists and that no command spends from")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_held_to_its_share(command, place, tmp_path, monkeypatch):
     """What it charges comes from the team's share: the ledger that it hands on spends from nothing else."""
@@ -94,6 +95,7 @@ def test_a_share_needs_a_ledger(command, option):
         run(*COMMANDS[command], option, "team")
 
 
+@pytest.mark.keeps_out("A share of the budget that exists and that no command spends from")
 def test_a_query_is_held_to_its_share(place, tmp_path):
     (tmp_path / "people.csv").write_text("\n".join(["age", *(str(20 + n % 50) for n in range(200))]))
     (tmp_path / "people.toml").write_text(

@@ -51,6 +51,7 @@ def worked_on(monkeypatch):
 # Whose batch it is
 
 
+@pytest.mark.keeps_out("Batches of another trainer, drawn at another rate or for another unit")
 def test_a_batch_that_another_trainer_drew_is_refused_before_anything_is_charged(tmp_path):
     other = make(replace(PLAN, sample_rate=1.0))
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=5, delta=1e-5)) as ledger:
@@ -62,6 +63,7 @@ def test_a_batch_that_another_trainer_drew_is_refused_before_anything_is_charged
     assert own.steps_started == 0
 
 
+@pytest.mark.keeps_out("Batches of another trainer, drawn at another rate or for another unit")
 def test_records_drawn_for_another_unit_are_refused():
     people = replace(PLAN, sample_rate=1.0, unit="person", rows_per_unit=10)
     subject = make(people)
@@ -70,6 +72,7 @@ def test_records_drawn_for_another_unit_are_refused():
         subject.step(next(make(replace(PLAN, sample_rate=1.0)).batches(ROWS)), cross_entropy)
 
 
+@pytest.mark.keeps_out("Batches of another trainer, drawn at another rate or for another unit")
 @pytest.mark.parametrize(
     "forged",
     [
@@ -105,6 +108,9 @@ def test_what_is_done_to_a_batch_reaches_no_step(worked_on):
 # How often units are drawn
 
 
+@pytest.mark.keeps_out(
+    "Several draws of one step, of which a loop takes the one it likes, or a unit twice in a pass"
+)
 @pytest.mark.parametrize("plan", [PLAN, SHUFFLE, CYCLIC])
 def test_iterators_show_the_same_draw_of_a_step_however_many_there_are(plan):
     subject = make(plan)
@@ -127,6 +133,9 @@ def test_a_new_iterator_ends_the_one_before(plan):
     assert subject.steps_done == 1
 
 
+@pytest.mark.keeps_out(
+    "Several draws of one step, of which a loop takes the one it likes, or a unit twice in a pass"
+)
 @pytest.mark.parametrize("at", range(5))
 def test_a_shuffled_pass_takes_each_unit_once_whoever_begins_again(at):
     """The loop is left after a batch was shown, or after its step, and begun again."""
@@ -144,6 +153,9 @@ def test_a_shuffled_pass_takes_each_unit_once_whoever_begins_again(at):
     assert len(used) == 40
 
 
+@pytest.mark.keeps_out(
+    "Several draws of one step, of which a loop takes the one it likes, or a unit twice in a pass"
+)
 @pytest.mark.parametrize("plan", [PLAN, SHUFFLE, CYCLIC])
 def test_a_draw_that_was_shown_is_not_used_on_other_rows(plan):
     subject = make(plan)

@@ -73,6 +73,7 @@ def refused(path, content):
 # One reader
 
 
+@pytest.mark.keeps_out("A model file of a few kilobytes that makes its reader allocate gigabytes")
 @pytest.mark.parametrize("shape", [(0, 10**12), (10**9, 0, 10**9), (0, 5000)])
 def test_an_axis_beside_an_empty_one_is_not_free(tmp_path, shape):
     """A tensor without elements takes no byte, and its other axes once decided how much was allocated."""
@@ -109,6 +110,7 @@ def npy(array, shape=None):
     return file.getvalue() + array.tobytes()
 
 
+@pytest.mark.keeps_out("A model file of a few kilobytes that makes its reader allocate gigabytes")
 @pytest.mark.parametrize(
     "members",
     [
@@ -133,6 +135,7 @@ def test_an_archive_is_measured_before_it_is_unpacked(tmp_path, members, monkeyp
 # Models of images
 
 
+@pytest.mark.keeps_out("A model file of a few kilobytes that makes its reader allocate gigabytes")
 @pytest.mark.parametrize("shape", [(1, 10**5, 10**5), (1, 28, 10**6), (4, 4096, 4096), (1,) * 9])
 def test_an_input_of_a_network_is_as_large_as_an_image(tmp_path, shape):
     """A residual network takes any side: a file of 45 MB once had every image resized to ten gigapixels."""
@@ -251,6 +254,7 @@ def answered_or_refused(path):
     return model.predict(ROWS.rename(columns=names)).shape == (10,)
 
 
+@pytest.mark.keeps_out("A model file of a few kilobytes that makes its reader allocate gigabytes")
 def test_categories_do_not_decide_how_much_a_network_allocates(tmp_path, table_models):
     """A list of 100,000 categories, half a megabyte, once asked for a matrix of 40 GB."""
     card, arrays = taken_apart(table_models["mlp"], tmp_path / "m")
@@ -292,6 +296,7 @@ def test_whatever_a_table_model_says_it_answers_or_is_refused(tmp_path, table_mo
     assert answered_or_refused(tmp_path / "m")
 
 
+@pytest.mark.keeps_out("A model of a table that looks rows up in bins that are not there")
 @BRIEF
 @given(data=st.data())
 def test_whatever_the_arrays_of_a_table_model_hold_it_answers_or_is_refused(tmp_path, table_models, data):
@@ -311,6 +316,7 @@ def test_whatever_the_arrays_of_a_table_model_hold_it_answers_or_is_refused(tmp_
     assert answered_or_refused(tmp_path / "m")
 
 
+@pytest.mark.keeps_out("A model of a table that looks rows up in bins that are not there")
 @pytest.mark.parametrize("value", [-1, 12, 2**62])
 def test_a_bin_that_is_not_there_is_refused(tmp_path, table_models, value):
     card, arrays = taken_apart(table_models["linear"], tmp_path / "m")

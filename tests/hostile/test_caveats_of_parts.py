@@ -84,6 +84,7 @@ def ledger(tmp_path):
         yield found
 
 
+@pytest.mark.keeps_out("Caveats of a part that the certificate of the whole leaves out")
 @pytest.mark.parametrize(("make", "recipe"), EACH)
 def test_own_noise_and_seeded_coins_are_stated(make, recipe, ledger):
     found = make(recipe, Quiet(), ledger, Chosen(private=False))

@@ -24,6 +24,9 @@ def policy(source: str, table: str = "people") -> Policy:
     )
 
 
+@pytest.mark.keeps_out(
+    "Texts that the engine takes for one and readers for two, so that one row renames or wipes out a group"
+)
 @pytest.mark.parametrize("collation", ["NOCASE", "NOACCENT.NOCASE"])
 def test_a_collated_column_of_a_duckdb_file_is_compared_as_it_is_written(
     tmp_path: Path, collation: str
@@ -37,6 +40,9 @@ def test_a_collated_column_of_a_duckdb_file_is_compared_as_it_is_written(
     assert [row["rows"] for row in found.sums] == [1]
 
 
+@pytest.mark.keeps_out(
+    "Texts that the engine takes for one and readers for two, so that one row renames or wipes out a group"
+)
 def test_a_collation_of_postgresql_for_which_spellings_are_equal_is_refused(postgres_url: str) -> None:
     server = ibis.connect(postgres_url)
     for line in (

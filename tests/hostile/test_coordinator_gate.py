@@ -79,6 +79,10 @@ def status(served, headers, body=b"", *, method="PUT", path="/x"):
 KNOWN = signed()
 
 
+@pytest.mark.keeps_out(
+    "A server that reads a stranger's request before it checks its signature, or takes one node's "
+    "answer for another's"
+)
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
@@ -189,6 +193,10 @@ def test_no_answer_is_lost_on_the_way(served, client):
         thread.join(20)
 
 
+@pytest.mark.keeps_out(
+    "A server that reads a stranger's request before it checks its signature, or takes one node's "
+    "answer for another's"
+)
 def test_a_letter_is_offered_until_it_is_answered_once(served, client):
     """A node that was cut off gets the letter again; a second answer, and another holder's, change nothing."""
     present(served, 1, 2)

@@ -43,6 +43,9 @@ def make_trainer(plan=PLAN, ledger=None):
     return small_runs.make_trainer(plan, ledger=ledger)
 
 
+@pytest.mark.keeps_out(
+    "Correlated noise with sampled or shuffled batches, or under add/remove, where its price does not hold"
+)
 @pytest.mark.parametrize(
     "change",
     [
@@ -116,6 +119,9 @@ def test_a_plan_that_contradicts_its_events_is_refused(plan, change):
         check_plan(certificate(plan, **change))
 
 
+@pytest.mark.keeps_out(
+    "Correlated noise priced for one participation where a unit has several, or without its own echoes"
+)
 def test_the_price_of_one_participation_is_refused():
     """The events of a single pass in the certificate of three, with prices that fit them."""
     for plan in PLANS:
@@ -136,6 +142,7 @@ def test_a_hostile_number_of_steps_is_refused_at_once(change):
 # Noise that is known
 
 
+@pytest.mark.keeps_out("Past noise kept in a checkpoint, readable by others, or left behind")
 @pytest.mark.parametrize("plan", PLANS)
 def test_past_noise_is_its_owners_alone_and_not_in_the_checkpoint(plan, tmp_path):
     trainer = make_trainer(plan)
@@ -150,6 +157,7 @@ def test_past_noise_is_its_owners_alone_and_not_in_the_checkpoint(plan, tmp_path
     assert b"sha256" not in path.read_bytes()  # nor a digest, with which a guess could be checked
 
 
+@pytest.mark.keeps_out("Past noise kept in a checkpoint, readable by others, or left behind")
 @pytest.mark.parametrize("plan", PLANS)
 def test_older_noise_is_overwritten_and_removed(plan, tmp_path):
     trainer, path = make_trainer(plan), tmp_path / "c.safetensors"
@@ -212,6 +220,9 @@ def test_a_state_without_past_noise_is_refused(plan):
         make_trainer(plan).take_up(replace(trainer.state, past_noise=None))
 
 
+@pytest.mark.keeps_out(
+    "A run that goes on with other past noise than its own, or with that of a step that failed"
+)
 def test_the_noise_of_an_older_checkpoint_is_not_taken(tmp_path):
     trainer, path = make_trainer(), tmp_path / "c.safetensors"
     take(trainer, 3)
@@ -226,6 +237,9 @@ def test_the_noise_of_an_older_checkpoint_is_not_taken(tmp_path):
         resume(make_trainer(), path)
 
 
+@pytest.mark.keeps_out(
+    "A run that goes on with other past noise than its own, or with that of a step that failed"
+)
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_step_that_failed_after_its_noise_was_drawn_leaves_no_checkpoint(plan, tmp_path, monkeypatch):
     """The noise of the failed step would be taken for that of the last one, and priced as if it were."""

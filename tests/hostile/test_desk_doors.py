@@ -117,6 +117,10 @@ def looked_at(monkeypatch):
     return seen
 
 
+@pytest.mark.keeps_out(
+    "Passwords guessed in parallel, of which more are compared than of guesses in turn; hashing that "
+    "takes every thread"
+)
 def test_of_parallel_guesses_no_more_are_looked_at_than_in_turn(running, looked_at):
     form = running.form()
     with ThreadPoolExecutor(58) as pool:
@@ -126,6 +130,10 @@ def test_of_parallel_guesses_no_more_are_looked_at_than_in_turn(running, looked_
     assert all(int(headers["retry-after"]) >= 1 for status, headers, _ in found if status == 429)
 
 
+@pytest.mark.keeps_out(
+    "Passwords guessed in parallel, of which more are compared than of guesses in turn; hashing that "
+    "takes every thread"
+)
 def test_guesses_at_many_names_leave_the_desk_free_for_others(running, looked_at):
     form = running.form()
     with ThreadPoolExecutor(50) as pool:
@@ -141,6 +149,10 @@ def test_guesses_at_many_names_leave_the_desk_free_for_others(running, looked_at
     assert found[429] == 50 - found[401] > 0
 
 
+@pytest.mark.keeps_out(
+    "Addresses that guess together, so that others find no place to sign in; a name that strangers "
+    "lock for its owner"
+)
 def test_ten_addresses_that_guess_leave_another_its_turn(running, looked_at):
     form = running.form()
     with ThreadPoolExecutor(80) as pool:
@@ -156,6 +168,10 @@ def test_ten_addresses_that_guess_leave_another_its_turn(running, looked_at):
     assert after <= 20 < 40 < len(looked_at) - before  # ten others have a turn before, and two have theirs now
 
 
+@pytest.mark.keeps_out(
+    "Addresses that guess together, so that others find no place to sign in; a name that strangers "
+    "lock for its owner"
+)
 def test_strangers_who_guess_keep_nobody_out_of_a_browser_that_is_known(running):
     bea = add_person(running.desk, "bea", role="analyst").account
     form, right = running.form(), "a right password"
@@ -191,6 +207,7 @@ def statuses(running, addresses):
     return Counter(running.send("GET", "/public", headers=one)[0] for one in headers)
 
 
+@pytest.mark.keeps_out("An address that a visitor names for itself and limits then count")
 def test_an_address_that_a_visitor_names_is_not_believed(running):
     assert statuses(running, [f"192.0.2.{one}" for one in range(20)]) == {200: 10, 429: 10}
 
@@ -200,6 +217,7 @@ def test_paths_that_lead_nowhere_are_limited_too(running):
     assert Counter(running.send("GET", f"/{one}")[0] for one in range(20)) == {404: 10, 429: 10}
 
 
+@pytest.mark.keeps_out("Requests beyond a limit that are read, routed and looked up before they are refused")
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer x"}, {"cookie": "desk_session=x"}])
 def test_what_is_beyond_the_limit_of_an_address_reaches_no_route(running, monkeypatch, headers):
     shield, reached = running.server.config.app, []
@@ -215,6 +233,9 @@ def test_what_is_beyond_the_limit_of_an_address_reaches_no_route(running, monkey
 PART = '--x\r\nContent-Disposition: form-data; name="csrf"\r\n\r\n{}\r\n--x--\r\n'
 
 
+@pytest.mark.keeps_out(
+    "A form in an encoding that takes seconds to read, or of a kind that ends in a traceback"
+)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -242,6 +263,9 @@ def test_bodies_of_another_kind_are_refused_unread(running, kind):
     connection.close()
 
 
+@pytest.mark.keeps_out(
+    "A form in an encoding that takes seconds to read, or of a kind that ends in a traceback"
+)
 @pytest.mark.parametrize(
     ("body", "status"), [("csrf=%ff", 400), (b"csrf=\xff", 400), ("a=&" * 1001, 400), ("csrf=x", 403)]
 )
@@ -252,6 +276,7 @@ def test_forms_are_utf_8_and_short(running, body, status):
     assert "Traceback" not in found[2]
 
 
+@pytest.mark.keeps_out("An address that a visitor names for itself and limits then count")
 def test_of_a_proxy_the_last_address_is_believed_that_is_no_proxy(tmp_path, desk_files):
     behind = Running(desk_files(tmp_path, settings='proxies = ["127.0.0.1", "198.51.100.0/24"]\n'))
     try:
@@ -285,6 +310,8 @@ def hung_up(sockets):
 HEAD = b"POST /sign-in HTTP/1.1\r\nhost: desk\r\n"
 
 
+@pytest.mark.keeps_out("Requests without their bodies, or answers that are not taken, that hold every place")
+@pytest.mark.keeps_out("Idle connections of one client that keep all others out")
 @pytest.mark.parametrize(
     "begun", [b"", HEAD, HEAD + b"content-length: 9\r\n\r\n123", HEAD + b"transfer-encoding: chunked\r\n\r\n"]
 )
@@ -304,6 +331,7 @@ def test_idle_connections_of_one_client_and_of_several_stop_nobody(running, monk
         each.close()
 
 
+@pytest.mark.keeps_out("Requests without their bodies, or answers that are not taken, that hold every place")
 @pytest.mark.parametrize("head", [HEAD, HEAD + b"content-length: 100000\r\n\r\n"])
 def test_a_request_that_comes_slowly_is_given_up(running, monkeypatch, head):
     monkeypatch.setattr(server, "SLOWEST_REQUEST", 0.3)
@@ -330,6 +358,7 @@ def until(said, *, seconds=20):
         time.sleep(0.01)
 
 
+@pytest.mark.keeps_out("An answer that a page shows before its tick, or a failure in the history")
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_came_of_a_question_is_nowhere_before_its_tick(running, monkeypatch, fails):
     desk, token, table = running.desk, running.ann.token, running.desk.dataset("people").table
@@ -372,6 +401,8 @@ def test_what_came_of_a_question_is_nowhere_before_its_tick(running, monkeypatch
     assert running.send("GET", f"/answers/{number}", headers=cookie)[0] == shown
 
 
+@pytest.mark.keeps_out("Requests without their bodies, or answers that are not taken, that hold every place")
+@pytest.mark.keeps_out("A charge whose time tells how long rows were read for the question before it")
 def test_a_charge_is_shown_at_once_however_long_rows_are_read_for_another(running, monkeypatch):
     desk, token, table = running.desk, running.ann.token, running.desk.dataset("people").table
     assert running.ask(token) == 200
@@ -417,6 +448,7 @@ def lines(desk):
         return connection.execute(select(func.count()).select_from(db.trail)).scalar()
 
 
+@pytest.mark.keeps_out("A trail that strangers fill, or that forgets what officers decided when it is cut")
 def test_noise_without_an_account_is_one_line(running):
     running.desk.counted.write()
     running.desk.database.soon(lambda connection: None).result()
@@ -464,6 +496,8 @@ def long_trail(tmp_path, desk_files, monkeypatch):
     desk.close()
 
 
+@pytest.mark.keeps_out("An audit trail that forgets spending and what the command line did")
+@pytest.mark.keeps_out("A trail that strangers fill, or that forgets what officers decided when it is cut")
 def test_the_trail_is_thinned_and_keeps_every_change(long_trail):
     old = [one.body["numbers"].get("n", 0) for one in trail.entries(long_trail.database)]
     assert set(old) >= {25 * each + place for each in range(12) for place in range(5)}
@@ -480,6 +514,7 @@ def seen_in_pages(desk):
         before = page[-1].sequence
 
 
+@pytest.mark.keeps_out("A trail that strangers fill, or that forgets what officers decided when it is cut")
 @pytest.mark.parametrize("place", [0, 3, -1, "thinned"])
 def test_what_is_kept_of_the_trail_cannot_be_taken_out(long_trail, place):
     found = list(trail.entries(long_trail.database))
@@ -503,6 +538,7 @@ region = { type = "text", categories = ["north", "south"] }
 JOINED = "SELECT region, COUNT(*) FROM people JOIN towns ON people.city = towns.city GROUP BY region"
 
 
+@pytest.mark.keeps_out("A charge whose time tells how long rows were read for the question before it")
 def test_a_charge_waits_for_no_connection_that_reads(tmp_path, desk_files, postgres_url, monkeypatch):
     import pandas as pd
 

@@ -67,6 +67,9 @@ def approved(ann, olga, *, purpose="report", epsilon=0.01):
 # Crashes, orphans, ledgers that are gone
 
 
+@pytest.mark.keeps_out(
+    "A token for an allocation that the ledger then refuses, which keeps the server from starting ever after"
+)
 def test_a_token_needs_a_share_that_was_made(another, monkeypatch, capsys):
     """The ledger refuses an allocation for which a token is asked meanwhile; the next start works."""
     served = another()
@@ -85,6 +88,9 @@ def test_a_token_needs_a_share_that_was_made(another, monkeypatch, capsys):
     assert "Waits for a decision" in olga.page("/requests").text
 
 
+@pytest.mark.keeps_out(
+    "A token for an allocation that the ledger then refuses, which keeps the server from starting ever after"
+)
 def test_an_allocation_that_is_taken_back_takes_all_that_refers_to_it(another, capsys):
     served = another()
     desk, ann = served.desk, served.person("ann", "analyst")
@@ -134,6 +140,9 @@ def steps_of(work, kill_at):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.keeps_out(
+    "A token for an allocation that the ledger then refuses, which keeps the server from starting ever after"
+)
 def test_killed_between_any_two_steps(another, tmp_path, desk_files, capsys):
     """An allocation is made whole or not at all, once, whatever step the process is killed after."""
     served = another()
@@ -178,6 +187,13 @@ def test_killed_between_any_two_steps(another, tmp_path, desk_files, capsys):
         assert kill_at >= 3
 
 
+@pytest.mark.keeps_out(
+    "A repair that deletes shares, answers and jobs which a ledger has paid for, because a row "
+    "beside them is gone"
+)
+@pytest.mark.keeps_out(
+    "A row that refers to nothing, a ledger that is missing or closed: one of them, and nothing is served"
+)
 def test_rows_that_refer_to_rows_that_are_gone_are_told_and_spend_nothing(another, capsys):
     """As another program leaves them, which does not check references."""
     served = another()
@@ -198,6 +214,7 @@ def test_rows_that_refer_to_rows_that_are_gone_are_told_and_spend_nothing(anothe
     assert ann.ask().status_code == 200
 
 
+@pytest.mark.keeps_out("Two servers of one desk, of which the second begins the running job again")
 def test_a_second_server_of_a_desk_is_refused(another):
     """It would put the running job back into the queue."""
     served = another()
@@ -230,6 +247,9 @@ def _asked(served, person, **words):
     return served.desk, account, served.desk.dataset("people"), job
 
 
+@pytest.mark.keeps_out(
+    "A job that waits in the queue until its account is closed or its period over, and is charged then"
+)
 @pytest.mark.parametrize("change", ["closed", "over", "nothing"])
 def test_a_job_that_waited_is_charged_only_if_it_may_be_now(another, monkeypatch, change):
     served = another()
@@ -256,6 +276,7 @@ def test_a_job_that_waited_is_charged_only_if_it_may_be_now(another, monkeypatch
         assert change in jobs.failed(served.desk)[0].sentence
 
 
+@pytest.mark.keeps_out("Tokens that outlive the password; `true` taken for an ε of 1")
 def test_a_new_password_ends_the_tokens(another):
     """Who lost a password may have lost the tokens too."""
     served = another()
@@ -269,6 +290,7 @@ def test_a_new_password_ends_the_tokens(another):
     assert served.ledger.epsilon_spent == pytest.approx(0.1, rel=1e-3)
 
 
+@pytest.mark.keeps_out("A session or token of the old password, made while the password changes")
 def test_a_session_of_the_old_password_does_not_outlive_it(another):
     """The password changes while an old one is compared: what was verified before is over, tokens too."""
     served = another()
@@ -302,6 +324,9 @@ def test_a_session_of_the_old_password_does_not_outlive_it(another):
 IMAGES = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 4.0\ndelta = 1e-5\n'
 
 
+@pytest.mark.keeps_out(
+    "A refusal in a browser that names the option of a command; a page that fails where a desk has no table"
+)
 def test_a_desk_of_images_alone_has_no_table_to_plan_for(another):
     served = another(settings=IMAGES)
     served.desk.datasets.pop("people")
@@ -312,6 +337,9 @@ def test_a_desk_of_images_alone_has_no_table_to_plan_for(another):
     assert (page.status_code, "expected a desk with a table" in page.text) == (422, True)
 
 
+@pytest.mark.keeps_out(
+    "A refusal in a browser that names the option of a command; a page that fails where a desk has no table"
+)
 def test_a_refusal_of_the_desk_names_no_option_of_a_command(another):
     more = '[columns.note]\ntype = "text"\n'
     served = another(more=f"\n{more}")
@@ -347,6 +375,10 @@ def broken(place):
     Path(place).write_bytes(b"not a ledger")
 
 
+@pytest.mark.keeps_out("A missing ledger made anew, with the whole budget")
+@pytest.mark.keeps_out(
+    "A row that refers to nothing, a ledger that is missing or closed: one of them, and nothing is served"
+)
 @pytest.mark.parametrize("harm", [gone, broken])
 def test_a_ledger_that_cannot_be_opened_leaves_the_other_tables_served(with_images, harm, capsys):
     """One that is missing is not made anew: the budget would be whole again."""
@@ -397,6 +429,9 @@ def test_a_database_of_another_kind_is_one_sentence(another):
 # Shares are known by an origin, not by a name
 
 
+@pytest.mark.keeps_out(
+    "A share known by its name: an officer approves ε = .01, and the team spends the 5 of another"
+)
 def test_a_share_of_the_same_name_is_not_adopted(another):
     """The officer approves ε = .01; a share of ε = 5 has the name already."""
     served = another()
@@ -435,6 +470,9 @@ def restored(served):
     return Served(served.place)
 
 
+@pytest.mark.keeps_out(
+    "An older copy of the desk's database that adopts shares, makes them twice, or hides what was spent since"
+)
 def test_an_older_copy_of_the_database_adopts_nothing_and_makes_nothing_twice(another, capsys):
     served = another()
     ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
@@ -456,6 +494,9 @@ def test_an_older_copy_of_the_database_adopts_nothing_and_makes_nothing_twice(an
     again.desk.close()
 
 
+@pytest.mark.keeps_out(
+    "An older copy of the desk's database that adopts shares, makes them twice, or hides what was spent since"
+)
 def test_a_planned_share_of_an_older_copy_is_made_once(another, capsys):
     served = another()
     wanted = Wanted(team="ann", purpose="report", epsilon=1.0)
@@ -470,6 +511,9 @@ def test_a_planned_share_of_an_older_copy_is_made_once(another, capsys):
     again.desk.close()
 
 
+@pytest.mark.keeps_out(
+    "An older copy of the desk's database that adopts shares, makes them twice, or hides what was spent since"
+)
 def test_spends_that_an_older_copy_does_not_know_are_told_and_count(another, capsys):
     served = another()
     ann = served.person("ann", "analyst", allocation=1.0)
@@ -502,6 +546,9 @@ def test_the_step_after_a_restore_ends_what_an_older_copy_brings_back(another):
     again.desk.close()
 
 
+@pytest.mark.keeps_out(
+    "A share known by its name: an officer approves ε = .01, and the team spends the 5 of another"
+)
 def test_a_ledger_that_forgot_the_shares_pays_for_nothing(another, capsys):
     served = another()
     ann = served.person("ann", "analyst", allocation=1.0)
@@ -516,6 +563,9 @@ def test_a_ledger_that_forgot_the_shares_pays_for_nothing(another, capsys):
     again.desk.close()
 
 
+@pytest.mark.keeps_out(
+    "A share known by its name: an officer approves ε = .01, and the team spends the 5 of another"
+)
 def test_two_desks_on_one_ledger(tmp_path, desk_files, capsys):
     """Their names collide, both work, and neither spends or reports what is the other's."""
     people = []
@@ -537,6 +587,7 @@ def test_two_desks_on_one_ledger(tmp_path, desk_files, capsys):
         one.desk.desk.close()
 
 
+@pytest.mark.keeps_out("Jobs known by a number that another desk on the ledger, or a restored copy, has too")
 def test_jobs_of_two_desks_and_of_a_restored_copy_settle_and_overwrite_nothing_of_each_other(
     tmp_path, desk_files, monkeypatch
 ):
@@ -576,6 +627,7 @@ def test_jobs_of_two_desks_and_of_a_restored_copy_settle_and_overwrite_nothing_o
         served.desk.close()
 
 
+@pytest.mark.keeps_out("One team's jobs before all others")
 def test_teams_take_turns_at_jobs(another):
     served = another()
     ann, bob = (served.person(name, "analyst", allocation=1.0) for name in ("ann", "bob"))
@@ -605,6 +657,9 @@ def secret_of(page):
     return re.search('class="secret">([^<]+)<', page.text)[1]
 
 
+@pytest.mark.keeps_out(
+    "One officer alone who closes a ledger, makes an analyst in a team with a budget, or takes an account over"
+)
 def test_one_officer_alone_closes_no_ledger(two):
     served, olga, otto = two
     fields = {"settings": OPINION.format(noise=0.1, rate=1), "dataset": "people", "purpose": "a model"}
@@ -618,6 +673,9 @@ def test_one_officer_alone_closes_no_ledger(two):
     assert confirm(otto).status_code == 409  # once
 
 
+@pytest.mark.keeps_out(
+    "One officer alone who closes a ledger, makes an analyst in a team with a budget, or takes an account over"
+)
 def test_one_officer_alone_makes_no_analyst(two):
     served, olga, otto = two
     grants.give(
@@ -634,6 +692,9 @@ def test_one_officer_alone_makes_no_analyst(two):
         assert database.execute("SELECT half FROM proposals").fetchall() == [(None,)]
 
 
+@pytest.mark.keeps_out(
+    "One officer alone who closes a ledger, makes an analyst in a team with a budget, or takes an account over"
+)
 def test_one_officer_alone_takes_no_account_over(two):
     served, olga, otto = two
     served.person("ann", "analyst", allocation=1.0)
@@ -650,6 +711,9 @@ def test_one_officer_alone_takes_no_account_over(two):
     assert served.sign_in("ann").status_code == 303
 
 
+@pytest.mark.keeps_out(
+    "One officer alone who closes a ledger, makes an analyst in a team with a budget, or takes an account over"
+)
 def test_every_form_of_an_officer_waits_for_the_second(two):
     """Each route by which officers change something: one alone changes no account and no ledger."""
     served, olga, _ = two
@@ -707,6 +771,7 @@ def test_every_form_of_an_officer_waits_for_the_second(two):
     }
 
 
+@pytest.mark.keeps_out("A new form of an officer that nobody counted among what two must see")
 @pytest.mark.parametrize("words", [{}, {"act": "no such act"}, {"act": "add", "alone": "both"}])
 def test_a_route_of_officers_without_an_act_is_not_served(words):
     routes = FastAPI(openapi_url=None)
@@ -715,6 +780,9 @@ def test_a_route_of_officers_without_an_act_is_not_served(words):
         gate.table_of(routes)
 
 
+@pytest.mark.keeps_out(
+    "A confirmation of something else than was shown, of an officer's own proposal, or of one that was cut off"
+)
 def test_what_is_confirmed_is_what_was_shown(two):
     served, olga, otto = two
     olga.post("/users", name="evelyn", role="analyst", team="care")
@@ -728,6 +796,7 @@ def test_what_is_confirmed_is_what_was_shown(two):
     assert "evelyn" not in otto.page("/users").text
 
 
+@pytest.mark.keeps_out("A confirmation of a title that was true when it was proposed, and is not by now")
 def test_what_is_confirmed_has_the_effect_that_was_shown(two):
     """The release fitted when it was proposed, and would close the ledger by now."""
     served, olga, otto = two
@@ -746,6 +815,7 @@ def test_what_is_confirmed_has_the_effect_that_was_shown(two):
     assert served.ledger.exceeded is not None
 
 
+@pytest.mark.keeps_out("Proposals without number")
 def test_an_officer_has_so_many_proposals_and_no_more(two, monkeypatch):
     served, olga, otto = two
     monkeypatch.setattr(decisions, "MOST_OPEN", 2)
@@ -760,6 +830,9 @@ def test_an_officer_has_so_many_proposals_and_no_more(two, monkeypatch):
     assert "Older lines" not in olga.page("/trail?before=5").text
 
 
+@pytest.mark.keeps_out(
+    "A confirmation of something else than was shown, of an officer's own proposal, or of one that was cut off"
+)
 def test_a_proposal_of_a_closed_officer_or_one_that_was_withdrawn_is_not_confirmed(two):
     served, olga, otto = two
     for name in ("evelyn", "mallory"):
@@ -772,6 +845,9 @@ def test_a_proposal_of_a_closed_officer_or_one_that_was_withdrawn_is_not_confirm
     assert len(decisions.proposals(served.desk)) == 1
 
 
+@pytest.mark.keeps_out(
+    "A confirmation of something else than was shown, of an officer's own proposal, or of one that was cut off"
+)
 def test_a_proposal_that_cannot_be_done_waits_on_and_one_that_was_cut_off_is_told(two, monkeypatch, capsys):
     served, olga, otto = two
     ann = served.person("ann", "analyst")
@@ -792,6 +868,8 @@ def test_a_proposal_that_cannot_be_done_waits_on_and_one_that_was_cut_off_is_tol
     assert olga.post("/pace/reset").headers["location"] == "/requests#proposals"  # proposed anew
 
 
+@pytest.mark.keeps_out("One ledger under two addresses, taken for two")
+@pytest.mark.keeps_out("A policy without four eyes on the ledger of one with them")
 def test_what_one_policy_asks_for_holds_for_all_that_have_its_ledger(another, postgres_url):
     other = postgres_url.replace("postgres://", "postgresql://").replace("127.0.0.1", "localhost")
     images = IMAGES.replace("4.0", "8.0").replace("1e-5", "1e-6")
@@ -852,6 +930,9 @@ def of_requests(served):
     return [state for (state,) in states], [bool(one) for (one,) in made]
 
 
+@pytest.mark.keeps_out(
+    "An approval that the ledger refuses, or whose answer is lost, and that is kept as approved without a share"
+)
 def test_an_approval_that_fails_in_the_ledger_leaves_the_request_waiting(another, monkeypatch, capsys):
     """Whatever the error, the ledger decides: a share that it made is approved, another undone."""
     served = another()
@@ -885,6 +966,9 @@ def test_an_approval_that_fails_in_the_ledger_leaves_the_request_waiting(another
     assert restarted(served.place) == []
 
 
+@pytest.mark.keeps_out(
+    "One allocation that cannot be set aside, for which no other is finished or compared at a start"
+)
 def test_a_start_that_cannot_set_one_allocation_aside_goes_on_to_the_others(another, monkeypatch, capsys):
     served = another()
     served.person("ann", "analyst", signed_in=False)
@@ -901,6 +985,9 @@ def test_a_start_that_cannot_set_one_allocation_aside_goes_on_to_the_others(anot
     assert restarted(served.place) == [found]  # told once: the trail has it, and nothing new
 
 
+@pytest.mark.keeps_out(
+    "A ledger that is locked, or a password that is hashed, within a transaction for which every page waits"
+)
 def test_while_a_ledger_is_locked_the_database_of_the_desk_is_not(another, monkeypatch):
     served = another()
     ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
@@ -925,6 +1012,7 @@ def test_while_a_ledger_is_locked_the_database_of_the_desk_is_not(another, monke
     assert held == [False] * 4
 
 
+@pytest.mark.keeps_out("Proposals about decided requests, which count and cannot be withdrawn")
 def test_a_decision_ends_its_proposals_and_any_proposal_can_be_withdrawn(two):
     served, olga, otto = two
     ann = served.person("ann", "analyst")
@@ -940,6 +1028,7 @@ def test_a_decision_ends_its_proposals_and_any_proposal_can_be_withdrawn(two):
     assert decisions.proposals(served.desk) == []
 
 
+@pytest.mark.keeps_out("A refused allocation that leaves a request behind")
 def test_an_allocation_that_is_refused_leaves_no_request(another):
     served = another()
     olga = served.person("olga", "officer")
@@ -951,6 +1040,7 @@ def test_an_allocation_that_is_refused_leaves_no_request(another):
     assert list(served.ledger.state.shares) == ["bob: x"]
 
 
+@pytest.mark.keeps_out("A large answer that takes the server's memory at each view")
 def test_an_answer_is_shown_in_part_in_turn_and_within_what_may_be_computed(another, monkeypatch):
     served = another()
     ann = served.person("ann", "analyst", allocation=1.0)
@@ -968,6 +1058,7 @@ def test_an_answer_is_shown_in_part_in_turn_and_within_what_may_be_computed(anot
         assert ann.page(path).status_code == 429
 
 
+@pytest.mark.keeps_out("Questions that are planned, behind which every request waits to be recognised")
 def test_questions_that_are_planned_hold_up_no_page_of_others(another, monkeypatch):
     served = another()
     ann, bob = (served.person(name, "analyst", allocation=1.0) for name in ("ann", "bob"))

@@ -23,6 +23,9 @@ def neighbours_agree(compute, rows):
     )
 
 
+@pytest.mark.keeps_out(
+    "Features computed in batches, so that one row's presence changes low bits of others before clipping"
+)
 @pytest.mark.parametrize("data", ["mnist", "photographs"])
 def test_features_of_the_default_recipe(data):
     recipe = features.recipe_for(data)
@@ -57,6 +60,9 @@ def test_products_of_leading_directions():
     assert neighbours_agree(model.adapted, torch.randn(200, 784, generator=generator))
 
 
+@pytest.mark.keeps_out(
+    "Features computed in batches, so that one row's presence changes low bits of others before clipping"
+)
 def test_features_of_teachers():
     drawn = datasets.load("strokes", "test").take(60).inputs
     how = Adaptation(prior="strokes", steps=0)

@@ -77,6 +77,9 @@ ATTACKS = {
 }
 
 
+@pytest.mark.keeps_out(
+    "An unclosed quote, a line break or an odd byte of one row swallows others, or stops every query"
+)
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_one_line_moves_a_count_by_one_at_most(
@@ -116,6 +119,9 @@ def _invalid_texts(path: Path) -> Path:
     return path
 
 
+@pytest.mark.keeps_out(
+    "An unclosed quote, a line break or an odd byte of one row swallows others, or stops every query"
+)
 def test_an_invalid_text_in_parquet_is_its_own_trouble(tmp_path: Path, ledger: Ledger) -> None:
     path = _invalid_texts(tmp_path / "people.parquet")
     assert counted(path, ledger) == ROWS + 2
@@ -154,6 +160,10 @@ def stored(path: Path, city: str = "Delft") -> Path:
     return path
 
 
+@pytest.mark.keeps_out(
+    "The smallest and largest value that a Parquet or DuckDB file states for a column, by which the "
+    "engine leaves a clip out; NaN, of which Parquet's know nothing"
+)
 @pytest.mark.parametrize("ending", ["parquet", "duckdb"])
 def test_what_a_file_says_of_its_values_is_not_believed(ending: str, tmp_path: Path, ledger: Ledger) -> None:
     """Where the largest age is said to be 98, DuckDB left the clip at 100 out: a sum of 10¹²."""
@@ -181,6 +191,10 @@ def test_a_parquet_file_of_odd_bytes_is_refused_when_it_is_opened_or_read(
     assert engine.fetch(engine.prepare(engine.declared(rules)))
 
 
+@pytest.mark.keeps_out(
+    "The smallest and largest value that a Parquet or DuckDB file states for a column, by which the "
+    "engine leaves a clip out; NaN, of which Parquet's know nothing"
+)
 @pytest.mark.parametrize("kind", ["integer", "real"])
 def test_nan_is_no_value_in_parquet(kind: str, tmp_path: Path, ledger: Ledger) -> None:
     """The largest value of a Parquet file leaves NaN out: the clip was left out, and the paid query failed."""
@@ -193,6 +207,9 @@ def test_nan_is_no_value_in_parquet(kind: str, tmp_path: Path, ledger: Ledger) -
     assert (round(total), count) == (8, 2)
 
 
+@pytest.mark.keeps_out(
+    "A text that is not UTF-8 in an ENUM column or in a DuckDB file, at which a paid query stops"
+)
 def test_an_invalid_text_in_an_enum_or_in_a_duckdb_file_is_its_own_trouble(
     tmp_path: Path, ledger: Ledger
 ) -> None:
@@ -228,6 +245,7 @@ PATTERNS = [
 ]
 
 
+@pytest.mark.keeps_out("A file name that the engine takes for a pattern; links by which a person counts twice")
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_name_that_there_is_is_no_pattern(name: str, tmp_path: Path, ledger: Ledger) -> None:
     """DuckDB took *.parquet for a pattern: every person of other files beside it was counted."""
@@ -239,6 +257,7 @@ def test_a_name_that_there_is_is_no_pattern(name: str, tmp_path: Path, ledger: L
     assert counted(tmp_path / name, ledger) == 5  # from the copy
 
 
+@pytest.mark.keeps_out("A file name that the engine takes for a pattern; links by which a person counts twice")
 def test_a_folder_is_read_once(tmp_path: Path, ledger: Ledger) -> None:
     """Links doubled every row, and data[2024] was no folder."""
     folder = tmp_path / "data[2024]"
@@ -252,6 +271,7 @@ def test_a_folder_is_read_once(tmp_path: Path, ledger: Ledger) -> None:
         assert open_engine(policy(folder)).raw.count().execute() == 100
 
 
+@pytest.mark.keeps_out("A file that was checked, and is another one when it is read")
 def test_a_file_that_is_replaced_after_it_was_checked(tmp_path: Path, ledger: Ledger) -> None:
     """A Parquet file was checked, and the file of its name was read after the charge."""
     path = stored(tmp_path / "people.parquet")
@@ -262,6 +282,7 @@ def test_a_file_that_is_replaced_after_it_was_checked(tmp_path: Path, ledger: Le
     assert round(table.answer(ready, charge, ledger=ledger).rows[0][0]) == 100
 
 
+@pytest.mark.keeps_out("A file that was checked, and is another one when it is read")
 def test_a_duckdb_file_with_a_log_beside_it_is_refused(tmp_path: Path, ledger: Ledger) -> None:
     """Rows in the log are in no file that has a stamp."""
     path = stored(tmp_path / "people.duckdb")
@@ -271,6 +292,7 @@ def test_a_duckdb_file_with_a_log_beside_it_is_refused(tmp_path: Path, ledger: L
     assert ledger.epsilon_spent == 0
 
 
+@pytest.mark.keeps_out("Minutes before a refusal, spent on columns that the policy does not name")
 def test_columns_that_are_not_declared_cost_nothing(tmp_path: Path, ledger: Ledger) -> None:
     """A Parquet file of 100,000 columns took three minutes, before any refusal."""
     path = tmp_path / "people.parquet"
@@ -346,6 +368,9 @@ def test_a_damaged_archive_is_refused_before_the_charge(tmp_path: Path, ledger: 
     assert ledger.epsilon_spent == spent
 
 
+@pytest.mark.keeps_out(
+    "A file without a header: the first person becomes the column names, in a policy or an error"
+)
 def test_no_message_quotes_the_first_line(tmp_path: Path, ledger: Ledger) -> None:
     """Without a header the first line is somebody's, and it was printed as "the columns"."""
     path = tmp_path / "people.csv"
@@ -357,6 +382,9 @@ def test_no_message_quotes_the_first_line(tmp_path: Path, ledger: Ledger) -> Non
     assert ledger.epsilon_spent == 0
 
 
+@pytest.mark.keeps_out(
+    "A file without a header: the first person becomes the column names, in a policy or an error"
+)
 @pytest.mark.parametrize(
     "first", ["Jan Kees,4711,Delft", "Jan Kees,Delft,feverish", "Jan,2000-01-01,yes", ",,", "Jan,Jan,Jan"]
 )
@@ -392,6 +420,7 @@ def test_the_clean_copy_is_the_holders_alone(tmp_path: Path, ledger: Ledger) -> 
     assert pq.read_schema(copy).names == ["age", "city", "person"]  # and nothing that the policy does not name
 
 
+@pytest.mark.keeps_out("A private copy removed between the charge and the reading")
 def test_a_copy_is_never_stale(tmp_path: Path, ledger: Ledger) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(HEADER + GOOD)
@@ -410,6 +439,7 @@ def test_a_copy_is_never_stale(tmp_path: Path, ledger: Ledger) -> None:
     assert [copy.exists() for copy in copies] == [False, True]
 
 
+@pytest.mark.keeps_out("One person's long texts that stop every paid query, or fill the memory")
 @pytest.mark.parametrize("ending", ["parquet", "delta.parquet", "duckdb"])
 def test_many_long_texts_are_cut_before_they_are_held_together(
     ending: str, tmp_path: Path, ledger: Ledger
@@ -485,6 +515,7 @@ def test_what_was_left_out_is_told_to_the_private_log_alone(tmp_path: Path, ledg
     assert "lines" not in json.dumps(answer.to_json())
 
 
+@pytest.mark.keeps_out('A category such as "NA" read as no value')
 def test_only_the_policy_says_what_is_missing(tmp_path: Path, ledger: Ledger) -> None:
     """The category NA (Namibia) was read as no value."""
     path = tmp_path / "people.csv"
@@ -507,6 +538,7 @@ def _local_policy(folder: Path) -> Path:
     return place
 
 
+@pytest.mark.keeps_out("Local reports of one person for each of their rows, certified for the person")
 def test_a_person_with_400_rows_makes_one_report(tmp_path: Path) -> None:
     """400 rows of one person were 400 reports, at ε = 1 each, under a certificate that said person."""
     path = tmp_path / "people.csv"

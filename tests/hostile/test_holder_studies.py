@@ -112,6 +112,7 @@ def test_a_name_of_data_is_no_path(tmp_path):
 # Another version of the code
 
 
+@pytest.mark.keeps_out("Holders that sign the same words and run other versions, whose noise is narrower")
 @pytest.mark.parametrize(
     "change", [{"clip_norm": 0.4}, {"steps": 5}, {"sample_rate": 0.1}, {"learning_rate": 1.0}]
 )
@@ -181,6 +182,7 @@ def take_part(keys, monkeypatch):
     return go
 
 
+@pytest.mark.keeps_out("A ledger from a backup, with which rounds are answered again")
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_ledger_put_back_from_a_backup_is_noticed(take_part, tmp_path, kept):
     """Without the witness rounds 2 and 3 would be answered again: that is what it is for."""
@@ -202,6 +204,7 @@ def test_a_ledger_put_back_from_a_backup_is_noticed(take_part, tmp_path, kept):
             assert again.left == [2, 3, 4]
 
 
+@pytest.mark.keeps_out("A study that runs under the cheaper reservation of another, found by its name")
 def test_a_cheaper_reservation_of_the_same_name_is_not_taken_up(take_part, tmp_path):
     """As of another study whose digest begins alike: the price is compared, not only the name."""
     study = take_part.study
@@ -218,6 +221,7 @@ def test_a_cheaper_reservation_of_the_same_name_is_not_taken_up(take_part, tmp_p
         assert channel.left == []
 
 
+@pytest.mark.keeps_out("Rounding beyond what the noise covers, found after the charge")
 def test_rounding_above_the_margin_is_found_before_the_charge(take_part, tmp_path, monkeypatch):
     monkeypatch.setattr("sfumato.training.engine.Engine.rounding_bound", lambda *engine, **options: 0.02)
     with Ledger.open(tmp_path / "mine.db", Budget(epsilon=1, delta=1e-5)) as ledger:

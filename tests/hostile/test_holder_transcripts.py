@@ -87,6 +87,7 @@ def test_the_transcript_of_sums_does_not_depend_on_a_record():
     assert len(Watched.seen) == 4 * 5  # every message of every holder was compared
 
 
+@pytest.mark.keeps_out("A coordinator's transcript that tells more than the noisy sum")
 @pytest.mark.usefixtures("watched")
 def test_a_transcript_that_tells_is_caught():
     """Sabotage: a size that is sent along, and a record that counts twice."""

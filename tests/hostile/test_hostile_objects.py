@@ -191,6 +191,10 @@ BODIES: dict[str, Callable[[str], str | None]] = {
 }
 
 
+@pytest.mark.keeps_out(
+    "A DuckDB file whose macros, generated columns or indexes compute the answer; a connection that "
+    "can open other files"
+)
 @pytest.mark.parametrize("bodies", BODIES.values(), ids=BODIES)
 def test_macros_of_a_duckdb_file_are_not_called(
     tmp_path: Path, clean_file: Path, bodies: Callable[[str], str | None]
@@ -236,6 +240,10 @@ SOURCES = {
 }
 
 
+@pytest.mark.keeps_out(
+    "A DuckDB file whose macros, generated columns or indexes compute the answer; a connection that "
+    "can open other files"
+)
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_a_duckdb_file_computes_is_refused_before_the_charge(tmp_path: Path, source: str) -> None:
     place = tmp_path / "people.duckdb"
@@ -274,6 +282,10 @@ def test_a_duckdb_file_with_hostile_columns_that_are_not_asked_for_is_read(
     assert columns_of(place, header=None)["age"] == "integer"
 
 
+@pytest.mark.keeps_out(
+    "A DuckDB file whose macros, generated columns or indexes compute the answer; a connection that "
+    "can open other files"
+)
 def test_a_connection_opens_nothing_but_its_files(tmp_path: Path, clean_file: Path) -> None:
     for name in ("mine", "theirs"):
         duckdb.sql(f"COPY (SELECT 1 AS x) TO '{tmp_path / name}.parquet'")
@@ -434,6 +446,10 @@ def called(address: Callable[..., str]) -> bool:
     return bool(found)
 
 
+@pytest.mark.keeps_out(
+    "A function, operator or type of another role that PostgreSQL finds before its own, called with "
+    "every name with the rights of the role that asks"
+)
 def test_functions_and_operators_of_other_roles_are_not_called(
     base: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -453,6 +469,10 @@ def test_functions_and_operators_of_other_roles_are_not_called(
     assert not called(base)
 
 
+@pytest.mark.keeps_out(
+    "A function, operator or type of another role that PostgreSQL finds before its own, called with "
+    "every name with the rights of the role that asks"
+)
 def test_they_would_be_called_on_the_path_of_the_role(
     base: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,6 +516,9 @@ POSTGRES_SOURCES = {
 }
 
 
+@pytest.mark.keeps_out(
+    "Code that reading a table of PostgreSQL runs: a view, row security, a part or an index by a function"
+)
 @pytest.mark.parametrize("source", POSTGRES_SOURCES)
 def test_what_postgresql_computes_is_refused_before_the_charge(
     base: Callable[..., str], tmp_path: Path, source: str
@@ -547,6 +570,9 @@ SPOILED = {
 }
 
 
+@pytest.mark.keeps_out(
+    "A ledger's or a desk's table in PostgreSQL that another role owns, or has given a trigger or a rule"
+)
 def test_a_ledger_that_others_have_changed_is_refused(base: Callable[..., str]) -> None:
     import psycopg
 
@@ -580,6 +606,9 @@ def test_a_ledger_is_found_where_an_older_version_put_it(base: Callable[..., str
         assert found.budget.epsilon == 1
 
 
+@pytest.mark.keeps_out(
+    "A ledger's or a desk's table in PostgreSQL that another role owns, or has given a trigger or a rule"
+)
 def test_a_desk_whose_tables_others_have_changed_does_not_start(base: Callable[..., str]) -> None:
     import psycopg
 
@@ -593,6 +622,10 @@ def test_a_desk_whose_tables_others_have_changed_does_not_start(base: Callable[.
         Database(address)
 
 
+@pytest.mark.keeps_out(
+    "A function, operator or type of another role that PostgreSQL finds before its own, called with "
+    "every name with the rights of the role that asks"
+)
 def test_a_pooler_that_drops_the_options_is_refused(
     base: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -649,6 +682,7 @@ def on_spark(
         hostile.sql(f"DROP FUNCTION default.`{name}`")
 
 
+@pytest.mark.keeps_out("Functions of a running Spark session in place of Spark's own")
 def test_functions_of_a_spark_session_are_not_called(
     on_spark: tuple[str, Answers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -662,6 +696,8 @@ def test_functions_of_a_spark_session_are_not_called(
         answers(place, "spark")
 
 
+@pytest.mark.keeps_out("A Spark table over JSON or CSV files, where one row hides others or fails the query")
+@pytest.mark.keeps_out("A file name that the engine takes for a pattern; links by which a person counts twice")
 def test_spark_takes_names_as_they_are_and_tables_whose_rows_are_apart(
     spark_engine: Any, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_later_witness_takes_the_place_of_an_older_one(command, place, tmp_pat
     assert json.loads(out.read_text())["sequence"] == newest.sequence
 
 
+@pytest.mark.keeps_out("A witness of a roll-back that a command overwrites")
 @pytest.mark.parametrize("kind", ["other ledger", "rolled back", "unsigned", "other key", "notes"])
 def test_a_witness_is_not_overwritten(command, place, tmp_path, kind):
     """It is the only trace of a roll-back: no command may wipe it."""
@@ -92,6 +93,7 @@ def test_a_ledger_is_not_moved_onto_itself(command, place, tmp_path):
     assert place.read_bytes() == before
 
 
+@pytest.mark.keeps_out("A ledger that does not say that it went on elsewhere")
 def test_a_moved_ledger_says_so(command, place, tmp_path):
     move(place, tmp_path / "new.db").close()
     for word in ("show", "verify"):

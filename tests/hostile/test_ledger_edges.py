@@ -69,6 +69,7 @@ def ledger(tmp_path: Path) -> Ledger:
 # A step is released once
 
 
+@pytest.mark.keeps_out("One checkpoint continued twice, by two processes or from an older copy")
 def test_two_processes_that_resume_one_checkpoint_do_not_both_finish(tmp_path: Path, ledger: Ledger) -> None:
     save_checkpoint(take(trainer_of(ledger), 3), tmp_path / "c")
     one, other = trainer_of(ledger), trainer_of(Ledger.open(tmp_path / "ledger.db"))
@@ -85,6 +86,7 @@ def test_two_processes_that_resume_one_checkpoint_do_not_both_finish(tmp_path: P
     ledger.verify()
 
 
+@pytest.mark.keeps_out("One checkpoint continued twice, by two processes or from an older copy")
 def test_a_fenced_process_cannot_replace_the_checkpoint(tmp_path: Path, ledger: Ledger) -> None:
     path = tmp_path / "c"
     first = take(trainer_of(ledger), 3)
@@ -99,6 +101,7 @@ def test_a_fenced_process_cannot_replace_the_checkpoint(tmp_path: Path, ledger: 
     assert path.read_bytes() == newest
 
 
+@pytest.mark.keeps_out("A refund below what was released")
 def test_nothing_is_given_back_below_a_durable_step(tmp_path: Path, ledger: Ledger) -> None:
     """Five steps are on disk; a settlement to one of them would refund what was released."""
     trainer = take(trainer_of(ledger), 5)
@@ -109,6 +112,7 @@ def test_nothing_is_given_back_below_a_durable_step(tmp_path: Path, ledger: Ledg
     trainer.reservation.settle(PLAN.event(5))
 
 
+@pytest.mark.keeps_out("A refund below what was released")
 def test_whoever_takes_a_run_up_cannot_say_that_less_ran(ledger: Ledger) -> None:
     """The first process may have shown its steps; nothing durable tells how many there were."""
     head = ledger.reserve(repeat(pure(0.1), 4), purpose="crashed", **TERMS).head
@@ -168,6 +172,7 @@ def dies_while_saving(ledger: Ledger, path: Path, point: str) -> None:
     save_checkpoint(trainer, path)
 
 
+@pytest.mark.keeps_out("One checkpoint continued twice, by two processes or from an older copy")
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_while_saving_is_recovered(tmp_path: Path, ledger: Ledger, point: str) -> None:
     path = tmp_path / "c"
@@ -230,6 +235,7 @@ def dies_in_its_first_epoch(ledger: Ledger, out: Path, seeds: list[int]) -> None
         train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=out, loss_fn=classes, on_step=crash)
 
 
+@pytest.mark.keeps_out("A crash in the first epoch that charges the plan twice")
 def test_a_run_that_dies_in_its_first_epoch_is_charged_once(tmp_path: Path, ledger: Ledger) -> None:
     seeds = [3, 2, 1]
     for _ in range(2):
@@ -241,6 +247,7 @@ def test_a_run_that_dies_in_its_first_epoch_is_charged_once(tmp_path: Path, ledg
     ledger.verify(certificate=result.certificate)
 
 
+@pytest.mark.keeps_out("A crash in the first epoch that charges the plan twice")
 def test_a_first_checkpoint_that_cannot_be_written_costs_nothing(
     tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +288,7 @@ def test_a_later_file_does_not_pass_for_the_first_checkpoint(tmp_path: Path, led
 # Seeded stays seeded
 
 
+@pytest.mark.keeps_out("A seeded run that comes back as private")
 @pytest.mark.parametrize("recorded", [True, False])
 def test_two_resumes_do_not_make_a_seeded_run_private(tmp_path: Path, ledger: Ledger, recorded: bool) -> None:
     book = ledger if recorded else None
@@ -307,6 +315,7 @@ def test_a_run_that_is_resumed_with_a_seed_is_not_private(tmp_path: Path, ledger
     assert not ledger.private
 
 
+@pytest.mark.keeps_out("A seeded run that comes back as private")
 def test_a_record_that_says_private_is_not_believed(tmp_path: Path, ledger: Ledger) -> None:
     """The file is re-written to deny the seed, and even the ledger is told its digest."""
     path = tmp_path / "c"
@@ -326,6 +335,7 @@ def test_a_record_that_says_private_is_not_believed(tmp_path: Path, ledger: Ledg
 # Nothing is spent on what never ran, and nothing is given back that did
 
 
+@pytest.mark.keeps_out("A refund of what ran, or none for what never did")
 def test_a_reservation_under_which_nothing_ran_is_given_back(ledger: Ledger) -> None:
     reservation = ledger.reserve(pure(0.5), purpose="cannot be trained", begun=False, **TERMS)
     ledger.give_back(reservation.head.sequence)
@@ -335,6 +345,7 @@ def test_a_reservation_under_which_nothing_ran_is_given_back(ledger: Ledger) -> 
     ledger.verify()
 
 
+@pytest.mark.keeps_out("A refund of what ran, or none for what never did")
 def test_a_run_that_touched_rows_is_not_given_back(tmp_path: Path, ledger: Ledger) -> None:
     trainer = trainer_of(ledger)
     take(trainer, until=1)
@@ -372,6 +383,7 @@ def test_teachers_that_were_never_asked_cost_nothing_and_others_stay_charged(led
 # A stop that was decided on answers
 
 
+@pytest.mark.keeps_out("A run that was stopped on what was seen, priced as a shorter plan")
 def test_a_stopped_run_is_not_priced_as_a_shorter_plan(ledger: Ledger) -> None:
     trainer = take(trainer_of(ledger), 1)
     trainer.finish()
@@ -410,6 +422,7 @@ RELEASES = st.one_of(
 )
 
 
+@pytest.mark.keeps_out("A price beyond floating point that breaks the ledger instead of being refused")
 @given(
     release=RELEASES,
     count=st.sampled_from([1, 3, 10**9]),
@@ -449,6 +462,7 @@ def test_whatever_is_asked_for_is_charged_or_refused_in_a_sentence(
     book.close()
 
 
+@pytest.mark.keeps_out("A price beyond floating point that breaks the ledger instead of being refused")
 def test_a_charge_of_a_thousand_epsilon_is_refused_by_the_budget(ledger: Ledger) -> None:
     weak = accounting.GaussianEvent(0.03)
     for event in (pure(1000.0), accounting.GaussianEvent(1e-300), weak, repeat(weak, 10**9)):
@@ -466,6 +480,7 @@ def replace_one(tmp_path: Path, *, unit: str = "record", epsilon: float = 40) ->
     return Ledger.open(tmp_path / f"replace-{unit}.db", budget=budget)
 
 
+@pytest.mark.keeps_out("A charge under the wrong relation or unit by default")
 def test_silence_about_relation_or_unit_is_refused(ledger: Ledger) -> None:
     for spend in (ledger.charge, ledger.reserve):
         for missing in TERMS:
@@ -491,6 +506,7 @@ def test_queries_cost_twice_where_people_are_replaced(tmp_path: Path) -> None:
     assert ledger.epsilon_spent == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.keeps_out("A charge under the wrong relation or unit by default")
 def test_teachers_cost_twice_where_records_are_replaced(tmp_path: Path) -> None:
     ledger = replace_one(tmp_path)
     plan = VotePlan(mechanism="gnmax", teachers=50, queries=4, sigma=20.0)
@@ -527,6 +543,7 @@ def test_a_search_costs_twice_where_records_are_replaced(
     assert ledger.epsilon_spent == pytest.approx(charge.counted.epsilon, rel=0.05)
 
 
+@pytest.mark.keeps_out("A charge under the wrong relation or unit by default")
 def test_a_table_refuses_a_ledger_of_another_unit(tmp_path: Path) -> None:
     policy, data = people()
     with pytest.raises(RelationMismatch, match="unit='person'"):
@@ -549,6 +566,7 @@ def test_votes_do_not_guess_their_unit(ledger: Ledger) -> None:
 # Files
 
 
+@pytest.mark.keeps_out("A copied ledger that opens as a new one, or has lost its newest entries")
 def test_a_copy_of_an_open_ledger_is_the_whole_ledger(tmp_path: Path, ledger: Ledger) -> None:
     for number in range(5):
         ledger.charge(pure(0.1), purpose=f"query {number}", **TERMS)
@@ -557,6 +575,7 @@ def test_a_copy_of_an_open_ledger_is_the_whole_ledger(tmp_path: Path, ledger: Le
             assert copy.head == ledger.head
 
 
+@pytest.mark.keeps_out("A copied ledger that opens as a new one, or has lost its newest entries")
 def test_a_copy_in_the_middle_of_a_commit_is_whole_or_refused(tmp_path: Path, ledger: Ledger) -> None:
     """Another process charges all the time; no copy has lost what was on record when it was begun."""
     if (child := os.fork()) == 0:
@@ -583,6 +602,7 @@ def test_a_copy_in_the_middle_of_a_commit_is_whole_or_refused(tmp_path: Path, le
     assert opened
 
 
+@pytest.mark.keeps_out("A copied ledger that opens as a new one, or has lost its newest entries")
 @pytest.mark.parametrize("content", ["no bytes", "no tables", "no entries"])
 def test_a_file_without_entries_is_no_new_ledger(tmp_path: Path, content: str) -> None:
     path = tmp_path / "copy.db"
@@ -610,6 +630,7 @@ def test_a_new_ledger_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.keeps_out("Two ledgers for one data set")
 def test_a_second_ledger_for_one_data_set_is_noticed(tmp_path: Path) -> None:
     policy, data = people()
     policy = replace(policy, dataset="people-2026")
@@ -624,6 +645,7 @@ def test_a_second_ledger_for_one_data_set_is_noticed(tmp_path: Path) -> None:
     assert ledger.certificate(ledger.charges()[0]).dataset == "people-2026"
 
 
+@pytest.mark.keeps_out("Two ledgers for one data set")
 def test_a_moved_ledger_cannot_be_charged_where_it_was(tmp_path: Path, ledger: Ledger) -> None:
     waiting = ledger.reserve(pure(0.1), purpose="under way", **TERMS)
     with ledgers.move(tmp_path / "ledger.db", tmp_path / "elsewhere.db") as moved:

@@ -71,12 +71,14 @@ def test_a_sound_file_is_read(tmp_path):
     assert published.predict(IMAGES).tolist() == expected.tolist()
 
 
+@pytest.mark.keeps_out("A model file that runs code, or builds whatever its header asks for")
 @pytest.mark.parametrize("name", ["os.system", "builtins.eval", "", "../mlp", "MLP"])
 def test_an_architecture_is_a_name_that_is_known(tmp_path, name):
     with pytest.raises(InvalidInput, match="expected an architecture among"):
         sfumato.load(finished(tmp_path, described({**CARD.to_json(), "architecture": name})))
 
 
+@pytest.mark.keeps_out("A model file that runs code, or builds whatever its header asks for")
 @pytest.mark.parametrize(
     "change",
     [
@@ -120,6 +122,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.keeps_out("A model file that runs code, or builds whatever its header asks for")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(field=st.sampled_from([*CARD.to_json(), "other"]), value=json_values)
 def test_whatever_a_card_says_a_model_answers_or_the_file_is_refused(tmp_path, field, value):
@@ -137,6 +140,7 @@ def test_damaged_bytes_are_refused_or_read(tmp_path, position, value, cut):
     assert answered_or_refused(finished(tmp_path / "run", bytes(content[:place] if cut else content)))
 
 
+@pytest.mark.keeps_out("Other weights in the place of the public ones that a certificate names")
 def test_other_weights_in_the_place_of_the_prior_are_found(tmp_path, on_features):
     """Who changes the features makes the head say what they like, under a certificate that names the prior."""
     content = on_features.to_bytes()

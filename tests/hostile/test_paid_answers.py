@@ -33,6 +33,7 @@ def table(tmp_path_factory):
         yield Table(POLICY, ledger, data=rows)
 
 
+@pytest.mark.keeps_out("An answer that is paid for and then lost to an error in what is computed from it")
 @pytest.mark.parametrize(
     "sql",
     [
@@ -53,6 +54,7 @@ def test_what_the_bounds_allow_is_computed(table):
     assert found.rows[-1][:2] == (120, 120**3)
 
 
+@pytest.mark.keeps_out("An ε so large that the search for its noise never ends")
 def test_the_noise_of_a_huge_epsilon_is_found_at_once(table):
     """Nobody is protected by it, and it is refused: but it must not keep a server busy."""
     assert gaussian_noise_multiplier(1e15, 1e-6) == gaussian_noise_multiplier(1e300, 1e-6)
@@ -63,6 +65,7 @@ def test_the_noise_of_a_huge_epsilon_is_found_at_once(table):
 COUNT = "SELECT COUNT(*) AS n FROM t"
 
 
+@pytest.mark.keeps_out("One charge, answered as often as one likes, or under another ledger")
 def test_one_charge_pays_for_one_answer(table, tmp_path):
     planned = table.plan(COUNT, epsilon=0.1)
     ready, terms = table.ready(planned), {"relation": RELATION, "unit": "record", "purpose": "a count"}
@@ -77,6 +80,7 @@ def test_one_charge_pays_for_one_answer(table, tmp_path):
     assert len([one for one in table.ledger.charges() if one.head == paid.head]) == 1
 
 
+@pytest.mark.keeps_out("One charge, answered as often as one likes, or under another ledger")
 def test_a_charge_that_was_read_from_the_ledger_pays_for_nothing(tmp_path):
     """Another process may have answered under it."""
     rows = pd.DataFrame({"age": [20, 70] * 200, "ward": ["heart", "lung"] * 200, "town": "Delft"})

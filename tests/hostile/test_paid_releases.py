@@ -35,6 +35,7 @@ def drawn(count, seed, visibility="private", unit="record"):
     )
 
 
+@pytest.mark.keeps_out("A finished run whose model is only a part of it, or still holds the canaries")
 @pytest.mark.parametrize("canaries", [None, Canaries(count=20)], ids=["alone", "with canaries"])
 def test_a_run_that_dies_after_its_certificate_has_released_all_of_its_model(tmp_path, monkeypatch, canaries):
     """Written afterwards, the whole would be missing: a head without features, or the canaries beside it."""
@@ -51,6 +52,7 @@ def test_a_run_that_dies_after_its_certificate_has_released_all_of_its_model(tmp
     assert sfumato.load(tmp_path).predict(drawn(5, seed=2)).shape == (5,)
 
 
+@pytest.mark.keeps_out("A certificate without a ledger that names a record where a person was priced")
 def test_votes_without_a_ledger_are_certified_for_the_unit_they_were_priced_for():
     """All of a person's rows went to one teacher: a certificate for a record would promise something else."""
     plan = pate.VotePlan(mechanism="gnmax", teachers=5, queries=4, sigma=3.0)

@@ -44,6 +44,7 @@ def read_again(certificate: Certificate, folder) -> Certificate:
     return Certificate.read(folder / "c.json")
 
 
+@pytest.mark.keeps_out("A release that was paid for and that no command reads, for a character in a name")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(purpose=texts, unit=texts, dataset=texts | st.none(), caveats=st.lists(texts, max_size=2))
 def test_what_is_charged_can_be_read(tmp_path_factory, purpose, unit, dataset, caveats):
@@ -118,6 +119,7 @@ def table(trick: str) -> tuple[Policy, pd.DataFrame]:
     return policy, pd.DataFrame(data)
 
 
+@pytest.mark.keeps_out("A release that was paid for and that no command reads, for a character in a name")
 @pytest.mark.parametrize(("model", "trick"), [*(("linear", trick) for trick in TRICKS), ("mlp", TRICKS[0])])
 def test_a_table_with_such_a_column_is_released_whole(tmp_path, model, trick):
     policy, data = table(trick)

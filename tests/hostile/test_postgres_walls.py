@@ -85,6 +85,10 @@ def exact(rule: Policy) -> Any:
     return sorted(row.values())[-1]
 
 
+@pytest.mark.keeps_out(
+    "A table of PostgreSQL whose owner, or that of a part or schema, adds an index that runs code as "
+    "the role that asks, after every look at it"
+)
 def test_a_table_in_the_hands_of_another_role_is_refused_before_the_charge(
     base: Address, tmp_path: Path
 ) -> None:
@@ -136,6 +140,9 @@ def test_why_an_owner_must_be_trusted(base: Address) -> None:
         assert server.execute("SELECT is_called FROM hers.called").fetchone() == (True,)
 
 
+@pytest.mark.keeps_out(
+    "A table of another role that is taken for the ledger, the desk or the table that is asked"
+)
 def test_tables_of_other_roles_are_not_mistaken_for_ours(base: Address) -> None:
     run(base("mallory"), "CREATE TABLE hers.people (n int)", "GRANT SELECT ON hers.people TO holder")
     assert exact(policy(base, "people")) == 45
@@ -160,6 +167,7 @@ def test_tables_of_other_roles_are_not_mistaken_for_ours(base: Address) -> None:
             Ledger.open(ledger_at(base, schema="more"), budget=Budget(epsilon=1))
 
 
+@pytest.mark.keeps_out("One person's long texts that stop every paid query, or fill the memory")
 def test_a_long_text_of_one_person_stops_no_question(base: Address, tmp_path: Path) -> None:
     """PostgreSQL's btrim fails at 135 million characters; a text of more than 1,000 is no category."""
     url = base("holder")
@@ -185,6 +193,7 @@ def test_a_long_text_of_one_person_stops_no_question(base: Address, tmp_path: Pa
     run(base("tester"), "ALTER ROLE holder RESET ALL")
 
 
+@pytest.mark.keeps_out("A database whose encoding lets bytes of one row raise, or have another length")
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_a_database_in_another_encoding_is_refused(base: Address, postgres_url: str, encoding: str) -> None:
     name = f"walls_{encoding.lower()}"
@@ -204,6 +213,10 @@ def test_a_database_in_another_encoding_is_refused(base: Address, postgres_url: 
     run(postgres_url, "ALTER ROLE holder RESET client_encoding")
 
 
+@pytest.mark.keeps_out("A foreign key of another role that holds up every charge")
+@pytest.mark.keeps_out(
+    "Locks that any role may take, or that nobody waits for with an end: one connection stops ledger and desk"
+)
 def test_no_other_role_holds_writers_up(base: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks that anybody may take are not asked for; those that are waited for end in a sentence."""
     monkeypatch.setitem(postgres.PINNED, "lock_timeout", "500ms")
@@ -255,6 +268,9 @@ def test_no_other_role_holds_writers_up(base: Address, tmp_path: Path, monkeypat
     desk.close()
 
 
+@pytest.mark.keeps_out(
+    "Locks that any role may take, or that nobody waits for with an end: one connection stops ledger and desk"
+)
 def test_a_writer_needs_the_privilege_to_update(base: Address) -> None:
     shared = ledger_at(base, "tester", schema="public")
     Ledger.open(shared, budget=Budget(epsilon=1)).close()
@@ -268,6 +284,9 @@ def test_a_writer_needs_the_privilege_to_update(base: Address) -> None:
         run(base("holder"), "UPDATE sfumato_ledger SET sequence = 7")
 
 
+@pytest.mark.keeps_out(
+    "Locks that any role may take, or that nobody waits for with an end: one connection stops ledger and desk"
+)
 def test_many_make_one_ledger_and_one_desk_and_ledgers_do_not_wait_for_each_other(base: Address) -> None:
     ours = ledger_at(base)
 
@@ -290,6 +309,9 @@ def test_many_make_one_ledger_and_one_desk_and_ledgers_do_not_wait_for_each_othe
         assert other.verify()
 
 
+@pytest.mark.keeps_out(
+    "One lost connection after which a table never answers, or a charge that it took, unsaid"
+)
 def test_a_lost_connection_is_made_anew_and_a_charge_that_it_took_is_told(
     base: Address, tmp_path: Path
 ) -> None:

@@ -127,6 +127,9 @@ def plan(sql: str) -> None:
         return
 
 
+@pytest.mark.keeps_out(
+    "A short question that takes minutes to plan: a chain of casts, `HAVING`, `CASE` or sub-queries"
+)
 @pytest.mark.parametrize("name", LONG)
 def test_planning_is_linear_in_the_text(name: str) -> None:
     make, sizes = LONG[name], (25, 50, 100, 200)
@@ -137,6 +140,7 @@ def test_planning_is_linear_in_the_text(name: str) -> None:
         assert after < 2.3 * before, counted
 
 
+@pytest.mark.keeps_out("Groups of many keys whose SQL doubles with each key")
 def test_compiling_is_linear_in_the_keys() -> None:
     dry, counted = Table(POLICY, None), []
     for n in (4, 8, 12):
@@ -146,6 +150,9 @@ def test_compiling_is_linear_in_the_keys() -> None:
     assert counted[2] - counted[1] < 1.5 * (counted[1] - counted[0]), counted
 
 
+@pytest.mark.keeps_out(
+    "A short question that takes minutes to plan: a chain of casts, `HAVING`, `CASE` or sub-queries"
+)
 @pytest.mark.parametrize("name", DEEP)
 @pytest.mark.parametrize("depth", [12, 24, 60, 900])
 def test_no_depth_is_dear_or_ends_in_an_error(name: str, depth: int) -> None:
@@ -161,6 +168,9 @@ def test_no_depth_is_dear_or_ends_in_an_error(name: str, depth: int) -> None:
     assert calls(ask) < 2_000_000
 
 
+@pytest.mark.keeps_out(
+    "A short question that takes minutes to plan: a chain of casts, `HAVING`, `CASE` or sub-queries"
+)
 def test_limits_are_told() -> None:
     many = ", ".join(f"SUM(x * {i + 1}) AS s{i}" for i in range(MOST_AGGREGATES + 1))
     for sql, words in {
@@ -219,6 +229,10 @@ def answered(dry: Table, expressions: list[str], sql: str) -> list[str]:
     return found
 
 
+@pytest.mark.keeps_out(
+    "A dry run that passes, and a question that ends in an error of Python: a constant, or NULL, in "
+    "an aggregate"
+)
 @pytest.mark.parametrize(
     ("aggregates", "one", "all_of"),
     [
@@ -247,6 +261,10 @@ def test_what_is_planned_is_compiled_and_run(aggregates: list[str], one: str, al
         assert len(list(parts)) == 1
 
 
+@pytest.mark.keeps_out(
+    "A dry run that passes, and a question that ends in an error of Python: a constant, or NULL, in "
+    "an aggregate"
+)
 @pytest.mark.parametrize("value", ["SUM(1)", "COUNT(DISTINCT 1)", "BOOL_AND(TRUE)", "MIN(DATE '2020-01-01')"])
 def test_a_constant_of_a_person_has_an_answer_or_a_reason(value: str) -> None:
     asked = Table(POLICY, None, data=ROWS)
@@ -262,6 +280,7 @@ def test_a_constant_of_a_person_has_an_answer_or_a_reason(value: str) -> None:
 # ---- noisy numbers
 
 
+@pytest.mark.keeps_out("A question whose noise takes minutes, or all memory")
 def test_the_numbers_of_a_plan_are_those_that_are_drawn() -> None:
     asked = Table(POLICY, None, data=ROWS)
     examples = [example for function in FUNCTIONS for example in function.examples]
@@ -277,6 +296,7 @@ def test_the_numbers_of_a_plan_are_those_that_are_drawn() -> None:
         assert planned.values in (drawn, drawn * simulated) if drawn < 1000 else planned.values >= drawn
 
 
+@pytest.mark.keeps_out("A question whose noise takes minutes, or all memory")
 @pytest.mark.parametrize(
     "sql",
     [
@@ -302,6 +322,7 @@ class _Seen(SecretStream):
         return super().discrete_laplace(scale, size)
 
 
+@pytest.mark.keeps_out("A question whose noise takes minutes, or all memory")
 def test_noise_is_drawn_in_parts() -> None:
     stream = _Seen()
     asked = Table(POLICY, None, data=ROWS, sampler=stream)

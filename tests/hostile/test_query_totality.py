@@ -80,6 +80,7 @@ def outcome(engine: Engine, sql: str) -> str:
     return "answered"
 
 
+@pytest.mark.keeps_out("An engine's arithmetic error (overflow, underflow, division, cast) that tells a value")
 @pytest.mark.parametrize("sql", ATTACKS)
 @pytest.mark.parametrize("load", ["duckdb_engine", "postgres_engine"])
 def test_no_expression_fails_on_a_row(load: str, sql: str, request: pytest.FixtureRequest) -> None:
@@ -107,6 +108,7 @@ def test_a_large_lower_bound_is_taken_off_before_scaling(duckdb_engine: Load) ->
 POSTGRES_DECIMALS = ["1e-400", "-1e-400", "1e400", "NaN", "Infinity", "-Infinity", "60"]
 
 
+@pytest.mark.keeps_out("An engine's arithmetic error (overflow, underflow, division, cast) that tells a value")
 def test_no_decimal_stops_postgresql(postgres_url: str) -> None:
     psycopg = pytest.importorskip("psycopg")
     with psycopg.connect(postgres_url, autocommit=True) as server:
@@ -143,6 +145,7 @@ INTERNAL = [
 ]
 
 
+@pytest.mark.keeps_out("A column whose name captures an internal one")
 @pytest.mark.parametrize("load", ["duckdb_engine", "postgres_engine"])
 @pytest.mark.parametrize("name", INTERNAL)
 def test_no_column_takes_the_place_of_an_internal_name(
@@ -195,6 +198,7 @@ WRONGLY_ANSWERED = {
 }
 
 
+@pytest.mark.keeps_out("SQL that the parser reads and the system passes over")
 @pytest.mark.parametrize("sql", WRONGLY_ANSWERED)
 def test_what_is_not_understood_is_refused(sql: str) -> None:
     with pytest.raises(QueryRefused, match=WRONGLY_ANSWERED[sql]):
@@ -256,6 +260,7 @@ def test_people_are_counted_with_no_more_noise_than_groups(sql: str) -> None:
     assert UnitCount().sensitivity(unit) == (2 if "GROUP BY" in sql else 1)
 
 
+@pytest.mark.keeps_out("A budget spent on a query that no engine can run")
 def test_a_plan_that_no_engine_runs_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = policy()
     with Ledger.open(tmp_path / "l.db", budget=rule.budget) as ledger:
@@ -284,6 +289,7 @@ except DataError as error:
 """
 
 
+@pytest.mark.keeps_out("An engine that prints what it stumbled on")
 @pytest.mark.slow
 def test_spark_does_not_print_what_it_stumbled_on(tmp_path: Path) -> None:
     if shutil.which("java") is None:
@@ -312,6 +318,7 @@ def undeclared(unit: str | None = "person") -> Policy:
     return policy(columns, **({"column": unit, "rows": 2, "groups": 2} if unit else {}))
 
 
+@pytest.mark.keeps_out("An error after the charge where no group is shown")
 def test_no_group_is_an_empty_answer(tmp_path: Path) -> None:
     """Whatever is asked of groups that nobody may see, it is paid for and answered without rows."""
     rows = FEW.assign(person=[1, 2, 3], number=[7, 8, None], seen=["2020-01-01", None, "2021-01-01"])
@@ -337,6 +344,7 @@ def test_no_group_is_an_empty_answer(tmp_path: Path) -> None:
         ).rows
 
 
+@pytest.mark.keeps_out("More groups than memory holds, where groups are not declared")
 def test_undeclared_groups_are_bounded_whatever_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +372,10 @@ STOPPED = [  # each ended in an error after the charge, for some keys and some n
 NO_TEXTS = ["city = 1", "NOT city", "city IN (1, 2)", "NULLIF(COUNT(*), city) > 1", "city AND COUNT(*) > 3"]
 
 
+@pytest.mark.keeps_out(
+    "Arithmetic on an answer that stops for some keys or some noise: an overflow, a remainder by 0, "
+    "a text as a number"
+)
 def test_no_key_and_no_noise_stops_what_is_computed() -> None:
     from sfumato.query.postprocessing import process
 
@@ -377,6 +389,10 @@ def test_no_key_and_no_noise_stops_what_is_computed() -> None:
         assert len(order) == 64
 
 
+@pytest.mark.keeps_out(
+    "Arithmetic on an answer that stops for some keys or some noise: an overflow, a remainder by 0, "
+    "a text as a number"
+)
 @pytest.mark.parametrize("condition", NO_TEXTS)
 def test_a_text_is_no_number_after_the_answer_either(condition: str) -> None:
     """The first and the last category are numbers, so that only one between them stops the query."""
@@ -387,6 +403,7 @@ def test_a_text_is_no_number_after_the_answer_either(condition: str) -> None:
     assert parse_query("SELECT city, COUNT(*) FROM t GROUP BY city HAVING city IN ('1', '2')", rule).post
 
 
+@pytest.mark.keeps_out("An expression within a window's frame that is not looked at")
 @pytest.mark.parametrize("end", ["a0", "COUNT(*)", "1 + 1", "-1", "length(getenv('HOME'))"])
 def test_the_ends_of_a_window_are_constants(end: str) -> None:
     window = f"SUM(COUNT(*)) OVER (ORDER BY ill ROWS BETWEEN {end} PRECEDING AND CURRENT ROW)"

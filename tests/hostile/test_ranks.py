@@ -291,6 +291,10 @@ def found(tmp_path_factory):
     return {name: (first[name], second[name]) for name in first}
 
 
+@pytest.mark.keeps_out(
+    "Ranks that resume from different files, or one that resumes beside one that begins and both wait for ever"
+)
+@pytest.mark.keeps_out("The same people on every rank, each clipped on its own")
 @pytest.mark.parametrize(
     ("case", "units"),
     [
@@ -317,6 +321,10 @@ def test_equal_rows_are_dealt_evenly(found):
     assert found["equal_rows"][0]["units"] == [20, 20]
 
 
+@pytest.mark.keeps_out(
+    "Ranks that resume from different files, or one that resumes beside one that begins and both wait for ever"
+)
+@pytest.mark.keeps_out("The same people on every rank, each clipped on its own")
 @pytest.mark.parametrize(
     ("case", "sentence"),
     [
@@ -347,6 +355,7 @@ def test_refused_on_every_rank_and_nothing_is_spent(found, case, sentence):
         assert (seen["spent"], seen["units"]) == (0, [])
 
 
+@pytest.mark.keeps_out("A rank that fails while the others release")
 @pytest.mark.parametrize(
     ("case", "steps", "own"),
     [("breaks_in_the_middle", 1, "ValueError: broken"), ("no_noise_on_the_first_rank", 0, "no noise")],

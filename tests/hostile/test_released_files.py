@@ -34,6 +34,7 @@ def released(folder: RunFolder) -> set[str]:
 # Leftovers of another run
 
 
+@pytest.mark.keeps_out("A stale history or model of another run beside a new certificate")
 def test_files_of_another_run_do_not_lie_beside_a_new_certificate(tmp_path):
     """Accuracies of a run without privacy, left in release/, once passed for those of the certified run."""
     clean, dirty = RunFolder(tmp_path / "clean"), RunFolder.make(tmp_path / "dirty")
@@ -47,6 +48,7 @@ def test_files_of_another_run_do_not_lie_beside_a_new_certificate(tmp_path):
     assert b'"test_accuracy": 1.0' in kept.read_bytes(), "nothing of the user's is deleted"
 
 
+@pytest.mark.keeps_out("A stale history or model of another run beside a new certificate")
 def test_a_run_that_is_given_up_leaves_nothing_to_the_next(tmp_path):
     folder = RunFolder(tmp_path / "run")
     train(nn.Linear(4, 2), rows(), PLAN, out=folder.path)

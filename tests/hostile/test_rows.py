@@ -82,6 +82,8 @@ def spread():
     return inputs, targets
 
 
+@pytest.mark.keeps_out("A check that a layer at zero, or an earlier good loss, makes blind")
+@pytest.mark.keeps_out("A loss, view or target transform that looks at other rows or at the batch size")
 @pytest.mark.parametrize(
     ("loss", "rows"),
     [(standardised, spread), (class_weighted, crowd), (divided, crowd), (centred, data)],
@@ -93,6 +95,10 @@ def test_a_loss_that_compares_or_counts_rows_is_refused_or_moves_nobody_else(los
         assert moved(loss, *rows(), model=model) <= 1.001
 
 
+@pytest.mark.keeps_out(
+    "A loss, views or a model that keep something of a row, and act on it when they see another"
+)
+@pytest.mark.keeps_out("A loss or view that keeps something from call to call")
 @pytest.mark.parametrize("keep", ["sum", "count"])
 def test_a_loss_that_remembers_is_refused(keep):
     seen = {"sum": 0.0, "count": 0.0}
@@ -119,6 +125,7 @@ def test_a_model_that_divides_by_the_number_of_rows_is_refused():
         moved(cross_entropy, *data(), model=Dividing())
 
 
+@pytest.mark.keeps_out("A check that a layer at zero, or an earlier good loss, makes blind")
 def test_a_head_that_starts_at_zero_hides_no_mixing():
     class Mixing(nn.Module):
         def __init__(self):
@@ -167,6 +174,7 @@ def step_of(inputs, targets, *, model=None, views=None, sampler=None, steps=1):
     return [parameter.grad.clone() for parameter in model.parameters()], trainer
 
 
+@pytest.mark.keeps_out("A loss, view or target transform that looks at other rows or at the batch size")
 def test_views_that_mix_rows():
     def mixup(inputs):
         shared = 0.5 * inputs + 2 * inputs.mean(0)
@@ -176,6 +184,7 @@ def test_views_that_mix_rows():
         step_of(*data(), views=mixup)
 
 
+@pytest.mark.keeps_out("A loss or view that keeps something from call to call")
 def test_views_with_a_generator_of_their_own_are_refused():
     generator = torch.Generator().manual_seed(0)
 
@@ -189,6 +198,11 @@ def test_views_with_a_generator_of_their_own_are_refused():
 # Randomness
 
 
+@pytest.mark.keeps_out(
+    "A model, loss or views that seed torch's generator, so that others draw what everybody knows, "
+    "by their place"
+)
+@pytest.mark.keeps_out("Dropout and augmentation from a public seed")
 def test_what_is_random_in_a_step_does_not_come_from_a_public_seed():
     """Dropout of single rows, seen in their norms."""
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
@@ -211,6 +225,7 @@ def wide():
     return nn.Sequential(nn.Linear(300, 64), nn.ReLU(), nn.Linear(64, 3))
 
 
+@pytest.mark.keeps_out("Matrix kernels that round by batch shape")
 @pytest.mark.parametrize("clipping", [Flat(norm=CLIP), Flat(norm=100.0)])
 def test_a_rows_bits_do_not_depend_on_how_many_others_there_are(clipping):
     model, inputs, targets = wide(), torch.randn(70, 300), torch.zeros(70, dtype=torch.long)
@@ -221,6 +236,7 @@ def test_a_rows_bits_do_not_depend_on_how_many_others_there_are(clipping):
         assert torch.equal(part.losses, whole.losses[:rows])
 
 
+@pytest.mark.keeps_out("Matrix kernels that round by batch shape")
 def test_rows_at_the_kink_of_a_relu_stay_where_they_are():
     """Biases put three rows within one rounding of zero: a fourth row must flip none of them."""
     model, inputs, targets = wide(), torch.randn(4, 300), torch.zeros(4, dtype=torch.long)
@@ -232,6 +248,7 @@ def test_rows_at_the_kink_of_a_relu_stay_where_they_are():
             assert moved(cross_entropy, inputs, targets, model=model) <= 1.001
 
 
+@pytest.mark.keeps_out("A shared tensor taken for rows because it is as long as the batch")
 @pytest.mark.parametrize("rows", [4, 5, 8, 32])
 def test_a_shared_tensor_as_long_as_the_batch_is_not_taken_for_rows(rows):
     class Shared(nn.Module):
@@ -263,6 +280,7 @@ def test_a_shared_tensor_as_long_as_the_batch_is_not_taken_for_rows(rows):
 # Errors
 
 
+@pytest.mark.keeps_out("A label outside the classes, or a row that raises, that stops a run or is quoted")
 @pytest.mark.parametrize("label", [93, -7])
 def test_a_label_outside_the_classes_adds_zero_and_is_not_quoted(label):
     inputs, targets = data()
@@ -276,6 +294,7 @@ def test_a_label_outside_the_classes_adds_zero_and_is_not_quoted(label):
         torch.testing.assert_close(result.sums[name], total)
 
 
+@pytest.mark.keeps_out("A label outside the classes, or a row that raises, that stops a run or is quoted")
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_a_row_that_raises_in_the_data_adds_zero(error):
     class Rows(torch.utils.data.Dataset):
@@ -334,6 +353,11 @@ def plain_tensors():
     return [found for found in gc.get_objects() if type(found) is torch.Tensor and not found.requires_grad]
 
 
+@pytest.mark.keeps_out(
+    "An exception past `Exception`, or a second one while the first is handled, that quotes a row or "
+    "keeps a sum"
+)
+@pytest.mark.keeps_out("An un-noised sum left where it can be read after an interrupt")
 def test_an_interrupt_before_the_noise_leaves_no_sum_behind():
     model = network()
     trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN, sampler=Interrupting())
@@ -363,6 +387,7 @@ def test_an_interrupt_before_the_noise_leaves_no_sum_behind():
 # Precision
 
 
+@pytest.mark.keeps_out("Autocast that ruins a run, or half precision inside a model")
 def test_autocast_and_bfloat16_products_are_switched_off_inside_a_step():
     plain, _ = step_of(*data())
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
@@ -383,6 +408,7 @@ def train_to_the_end(trainer):
         trainer.step(batch, cross_entropy)
 
 
+@pytest.mark.keeps_out("Budget spent on what could never run")
 @pytest.mark.parametrize(
     "model", [nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), nn.Linear(6, 3).bfloat16()]
 )
@@ -432,6 +458,9 @@ def by_length(inputs):
     return inputs[(inputs != 0).sum(1).argsort()]
 
 
+@pytest.mark.keeps_out(
+    "Mixing that ordinary rows do not set off: an if on a value, a mask as an index, a hook that limits a norm"
+)
 @pytest.mark.parametrize("last", [200.0, float("nan"), 0.0])
 @pytest.mark.parametrize("before", [rescaled, repaired, centred_when_many, limited, by_length])
 def test_mixing_that_random_rows_do_not_set_off(before, last):
@@ -441,6 +470,13 @@ def test_mixing_that_random_rows_do_not_set_off(before, last):
         assert moved(cross_entropy, inputs, targets, model=Around(before)) <= 1.001
 
 
+@pytest.mark.keeps_out(
+    "A setting, a global name, a class or a tensor that is changed between two steps and lets rows "
+    "meet from then on"
+)
+@pytest.mark.keeps_out(
+    "Mixing that ordinary rows do not set off: an if on a value, a mask as an index, a hook that limits a norm"
+)
 def test_what_is_switched_on_after_a_trace_is_traced_again():
     class Switched(nn.Module):
         def __init__(self):
@@ -460,6 +496,10 @@ def test_what_is_switched_on_after_a_trace_is_traced_again():
 SHARE = 0.0
 
 
+@pytest.mark.keeps_out(
+    "A number that code reads from a global name or an attribute, changed between two steps, which a "
+    "kept graph does not notice"
+)
 def test_numbers_that_change_between_steps_are_seen():
     class Scaled(nn.Module):
         def __init__(self):
@@ -487,6 +527,7 @@ def each_loss(outputs, targets):
     return outputs[:, 0]
 
 
+@pytest.mark.keeps_out("Statistics of raw rows in a buffer or a frozen weight of the released model")
 @pytest.mark.parametrize("kind", ["frozen weight", "buffer"])
 def test_a_model_that_keeps_statistics_of_rows_is_refused(kind):
     class Keeping(nn.Module):
@@ -507,6 +548,7 @@ def test_a_model_that_keeps_statistics_of_rows_is_refused(kind):
         moved(cross_entropy, *data(), model=Keeping())
 
 
+@pytest.mark.keeps_out("Raw rows left on the released model: in an attribute, a hook, a buffer, a weight")
 def test_no_row_is_left_on_the_model():
     class Keeping(nn.Module):
         def __init__(self):
@@ -535,6 +577,7 @@ class Listening(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+@pytest.mark.keeps_out("Rows, or an argument of the loss, of a class that listens to every operation")
 def test_rows_of_a_class_of_the_users_are_taken_as_plain_tensors():
     inputs, targets = data()
     engine = Engine(network(), cross_entropy, (inputs, targets))
@@ -545,6 +588,7 @@ def test_rows_of_a_class_of_the_users_are_taken_as_plain_tensors():
     assert type(found.losses) is torch.Tensor
 
 
+@pytest.mark.keeps_out("A first record whose shape decides who else counts")
 def test_the_shape_of_items_is_declared_or_the_certificate_says_that_it_was_read():
     inputs, targets = data()
     items = [(x, int(y)) for x, y in zip(inputs, targets, strict=True)]
@@ -556,6 +600,11 @@ def test_the_shape_of_items_is_declared_or_the_certificate_says_that_it_was_read
         assert any("from the first record" in line for line in trainer.certificate(delta=1e-5).caveats) == said
 
 
+@pytest.mark.keeps_out(
+    "An exception past `Exception`, or a second one while the first is handled, that quotes a row or "
+    "keeps a sum"
+)
+@pytest.mark.keeps_out("A first record whose shape decides who else counts")
 def test_a_first_item_that_raises_is_not_quoted():
     class Broken:
         def __len__(self):

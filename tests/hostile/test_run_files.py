@@ -47,6 +47,7 @@ def modes(folder):
     return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.keeps_out("Released files that only their writer can read, or private ones that everybody can")
 def test_another_user_reads_the_release_and_nothing_private(trained):
     """Another user of the machine opens every file of the run: losses and batch sizes are among the private."""
     assert modes(trained.release) == {0o644}
@@ -60,6 +61,7 @@ def test_the_name_of_a_private_data_set_is_not_published(trained):
         assert path.is_dir() or b"patients-of-dr-who" not in path.read_bytes()
 
 
+@pytest.mark.keeps_out("`NaN` in a JSON file, which strict readers refuse")
 def test_a_model_that_diverged_leaves_files_that_every_reader_reads(rows, tmp_path):
     """A loss that is not a number once came out as `NaN`, which is not JSON and stops strict readers."""
     model = nn.Linear(4, 2)
@@ -74,6 +76,7 @@ def test_a_model_that_diverged_leaves_files_that_every_reader_reads(rows, tmp_pa
     assert run.history[-1].test_loss is None
 
 
+@pytest.mark.keeps_out("A report that draws what a tampered file says")
 @pytest.mark.parametrize(
     "lie",
     [

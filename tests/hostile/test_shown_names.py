@@ -44,6 +44,7 @@ def run(tmp_path):
     return folder.path
 
 
+@pytest.mark.keeps_out("A name from a file that rewrites the terminal, or is a formula in a spreadsheet")
 def test_no_name_of_a_class_moves_the_terminal(run, tmp_path):
     arguments = ["predict", str(run), str(tmp_path / "in.npy")]
     shown = CliRunner().invoke(program.app, arguments)
@@ -54,6 +55,7 @@ def test_no_name_of_a_class_moves_the_terminal(run, tmp_path):
     assert json.loads(whole.output)["classes"][0] == CLEARS, "JSON keeps the name itself"
 
 
+@pytest.mark.keeps_out("A name from a file that rewrites the terminal, or is a formula in a spreadsheet")
 def test_no_cell_of_the_answers_is_a_formula(run, tmp_path):
     out = tmp_path / "answers.csv"
     asked = ["predict", str(run), str(tmp_path / "in.npy"), "--out", str(out), "--probabilities"]
@@ -87,6 +89,7 @@ def test_json_in_files_holds_no_controls():
     assert json.loads(content) == {"name": "a\x9b\u202eb"}
 
 
+@pytest.mark.keeps_out("A name from a file that rewrites the terminal, or is a formula in a spreadsheet")
 @pytest.mark.parametrize("name", TRICKS)
 def test_whatever_is_printed_is_text(name):
     """By way of every kind of thing that commands print."""

@@ -49,6 +49,7 @@ def charges(ledger):
 # Copies
 
 
+@pytest.mark.keeps_out("A clone of an estimator that spends from a copy of the ledger")
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_a_clone_spends_from_the_same_ledger(ledger, make):
     """A copy of the ledger beside it would be a second budget for the same people."""
@@ -69,6 +70,7 @@ def test_a_fitted_estimator_is_pickled_with_its_ledgers_address(ledger):
     back.ledger.close()
 
 
+@pytest.mark.keeps_out("A clone of an estimator that spends from a copy of the ledger")
 def test_a_pickled_ledger_that_was_rolled_back_is_refused(ledger, tmp_path):
     old = (tmp_path / "l.db").read_bytes()
     classifier(ledger=ledger).fit(X, Y)
@@ -81,6 +83,10 @@ def test_a_pickled_ledger_that_was_rolled_back_is_refused(ledger, tmp_path):
 # Pipelines and searches
 
 
+@pytest.mark.keeps_out(
+    "A private estimator behind a scaler that saw the rows, or chosen by scores without noise, or on "
+    "folds by position"
+)
 def test_every_fit_and_score_of_a_search_is_paid_and_says_how_rows_came(ledger):
     scorer = NoisyAccuracyScorer(1.0, ledger=ledger)
     pipeline = Pipeline([("scale", BoundedScaler((-6, 6))), ("model", classifier(ledger=ledger))])
@@ -163,6 +169,7 @@ def a_known_one(rows, labels):
     return Pipeline([("scale", BoundedScaler((0, 1))), ("model", classifier(bounds=(-1, 1)).fit(rows, labels))])
 
 
+@pytest.mark.keeps_out("A score of a model that centres its rows in evaluation: one record moves all counts")
 @pytest.mark.parametrize("make", [centred, mixes_in_a_pipeline, remembers, a_known_one])
 def test_a_record_moves_a_score_by_one_whatever_the_estimator_does_with_rows(make, monkeypatch):
     """A network that centres its rows in evaluation moved all counts but one."""
@@ -188,6 +195,7 @@ def test_a_row_that_raises_is_a_wrong_answer_and_changes_no_other(monkeypatch):
 # Units
 
 
+@pytest.mark.keeps_out("Rows charged as people")
 @pytest.mark.parametrize("spend", ["classifier", "regressor", "score"])
 def test_a_row_is_charged_as_a_person_only_where_it_is_said_to_be_one(tmp_path, spend):
     """One person with 40 rows moves a count of rows by 40."""

@@ -36,6 +36,7 @@ def paid() -> PaidTable:
     return PaidTable(PLAN, Counts(), SecretStream())
 
 
+@pytest.mark.keeps_out("A synthesizer that makes one round, choice or measurement more than it charged for")
 def test_nothing_is_measured_or_chosen_more_often_than_was_paid_for():
     """A loop that runs one round too many, or measures a column twice, stops at the table itself."""
     table = paid()
@@ -66,6 +67,7 @@ class Three(Counts):
         return np.full([3] * len(clique), 100)
 
 
+@pytest.mark.keeps_out("Several rows of a person behind noise for one")
 def test_a_plan_for_fewer_rows_of_a_person_than_are_counted_is_refused():
     """Noise for one row of a person, and five of them counted."""
     with pytest.raises(InvalidInput, match="rows=5"):
@@ -80,6 +82,7 @@ def test_a_choice_without_noise_has_no_plan():
         replace(PLAN, choice_scale=1e-9).choice(3)
 
 
+@pytest.mark.keeps_out("A synthesizer that chooses what to measure without noise")
 def test_a_choice_goes_through_the_mechanism(monkeypatch):
     """A choice by argmax alone, however it is written, does not call the mechanism and is found here."""
     seen: list[tuple[float, float]] = []
@@ -128,6 +131,7 @@ def counted(policy: Policy, data: pd.DataFrame) -> tuple[EngineMarginals, list[s
     return found, statements
 
 
+@pytest.mark.keeps_out("Bins and categories of a synthetic table read off the data")
 def test_bounds_and_categories_are_never_read_off_the_data():
     """Two tables without a value in common: the shapes of their counts, and every statement, are the same."""
     policy = rules(

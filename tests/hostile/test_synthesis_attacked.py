@@ -188,6 +188,7 @@ def test_a_certificate_states_the_plan_that_its_events_come_from(made):
     assert check_plan(_certificate(made))
 
 
+@pytest.mark.keeps_out("A certificate of a synthetic table whose plan nobody compares with its events")
 @pytest.mark.parametrize(
     "forged",
     [

@@ -93,6 +93,7 @@ def test_no_cell_is_an_error_or_moves_a_sum_by_more_than_is_declared(cell):
     assert np.linalg.norm(after[1] - before[1]) <= ready.plan.clip_norm
 
 
+@pytest.mark.keeps_out("A person with many rows who counts more often than is paid for")
 def test_a_person_with_a_thousand_rows_counts_as_a_few():
     plain = people().assign(person=lambda frame: "p" + frame.index.astype(str))
     flood = pd.DataFrame({"age": [99.0] * 1000, "town": "Ghent", "ill": 0, "person": "flood"})
@@ -177,6 +178,7 @@ def test_the_unit_cannot_be_learned():
         TableTraining.prepare(rules, target="person", epsilon=1)
 
 
+@pytest.mark.keeps_out("Figures measured on private rows that pass for public ones")
 def test_no_figure_is_measured_on_the_policys_own_rows(tmp_path):
     people().to_csv(tmp_path / "people.csv", index=False)
     rules = replace(policy(), source=str(tmp_path / "people.csv"))
@@ -184,6 +186,7 @@ def test_no_figure_is_measured_on_the_policys_own_rows(tmp_path):
         public_rows(rules, tmp_path / "." / "people.csv", ["age"])
 
 
+@pytest.mark.keeps_out("Figures measured on private rows that pass for public ones")
 def test_test_rows_are_read_from_the_file_that_is_named_and_from_no_table_of_the_policy(tmp_path):
     people(200).to_csv(tmp_path / "people.csv", index=False)
     people(8).to_csv(tmp_path / "public.csv", index=False)

@@ -63,6 +63,7 @@ def book(command, tmp_path):
 # Units
 
 
+@pytest.mark.keeps_out("A price for people while every row is clipped by itself")
 @pytest.mark.parametrize(
     "choice", [{"unit": "person"}, {"rows_per_unit": 3}, {"unit": "person", "rows_per_unit": 1}]
 )
@@ -102,6 +103,7 @@ def test_a_plan_for_records_is_not_the_price_of_people():
 # A plan, and something else
 
 
+@pytest.mark.keeps_out("An ε beside a plan, or an option of 0, silently ignored")
 @pytest.mark.parametrize(
     "beside",
     [
@@ -139,6 +141,7 @@ def test_no_value_that_makes_no_sense_becomes_a_default(option, nothing):
 TRAIN = ("train", "--data", "digits", "--model", "mlp", "--epsilon", 1)
 
 
+@pytest.mark.keeps_out("An ε beside a plan, or an option of 0, silently ignored")
 @pytest.mark.parametrize("model", ["mlp", "recipe"])
 @pytest.mark.parametrize("value", [0, -1, "nan"])
 @pytest.mark.parametrize(
@@ -164,6 +167,7 @@ def test_nothing_is_trained_with_a_default_that_was_overruled(command, book, tmp
     assert spent() == 0
 
 
+@pytest.mark.keeps_out("A finished run overwritten and paid again, or paid and thrown away")
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -207,6 +211,7 @@ def test_options_that_contradict_each_other_or_have_no_effect(command, book, tmp
     assert spent() == 0
 
 
+@pytest.mark.keeps_out("A finished run overwritten and paid again, or paid and thrown away")
 def test_a_finished_run_is_neither_overwritten_nor_charged_again(command, book, tmp_path):
     path, spent = book
     words = (*TRAIN, "--epochs", 1, "--ledger", path, "--out", tmp_path / "run")
@@ -253,6 +258,7 @@ def test_plain_weights_go_to_the_private_half(command, tmp_path):
 # Protection that is none
 
 
+@pytest.mark.keeps_out("An ε of a million that looks like any other")
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e6, 1e-5), (1.0, 0.5)])
 def test_what_protects_nobody_is_said_in_a_sentence(command, tmp_path, epsilon, delta):
     wanted = {"epsilon": epsilon, "delta": delta, "public_size": 40, "epochs": 1}
@@ -347,6 +353,7 @@ class OwnCoins:
         return self.heads
 
 
+@pytest.mark.keeps_out("A subset by place, or by a seeded coin, that lets another record in")
 @given(heads=st.lists(st.booleans(), min_size=2, max_size=12), data=st.data())
 def test_a_record_that_leaves_lets_no_other_in(heads, data):
     """By place, 5 of {0…9} and 5 of {1…9} differ in two records."""
@@ -361,6 +368,7 @@ def test_a_record_that_leaves_lets_no_other_in(heads, data):
     assert ours.public_size == theirs.public_size == 1
 
 
+@pytest.mark.keeps_out("A subset by place, or by a seeded coin, that lets another record in")
 def test_private_rows_are_not_taken_by_place():
     with pytest.raises(InvalidInput, match="keep_some"):
         toy(9).take(3)

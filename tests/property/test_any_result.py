@@ -94,6 +94,7 @@ def tampered(draw):
     return data
 
 
+@pytest.mark.keeps_out("A report that draws what a tampered file says")
 @given(tampered() | st.dictionaries(st.sampled_from(["kind", "stage", "algorithm", "format", "runs"]), JSON))
 def test_whatever_a_file_says_is_a_result_or_is_refused(data):
     try:

@@ -61,6 +61,7 @@ def test_the_comparison_sees_a_repeated_stream() -> None:
     assert not all_differ(*draws)
 
 
+@pytest.mark.keeps_out("A predictable generator, a default seed, the same noise twice")
 @pytest.mark.parametrize("seed", [None, 3])
 def test_forked_processes_share_no_draws(seed: int | None) -> None:
     stream = SecretStream(test_seed=seed)
@@ -415,6 +416,7 @@ def off(draws: NDArray[np.int64], name: str, scale: float) -> float:
     return float(max(abs((draws <= value).mean() - chances[: i + 1].sum()) for i, value in enumerate(values)))
 
 
+@pytest.mark.keeps_out("Exact noise, made fast, that is no longer exact")
 @pytest.mark.parametrize("name", ["discrete_laplace", "discrete_gaussian"])
 @pytest.mark.parametrize("scale", [0.3, 1.7, 3.0])
 def test_many_exact_draws_have_the_law(name: str, scale: float) -> None:
@@ -456,6 +458,7 @@ def test_many_exact_draws_have_the_tails_of_the_law(
     assert not tails(np.abs(draws), name, scale)  # and one sign only
 
 
+@pytest.mark.keeps_out("Exact noise, made fast, that is no longer exact")
 def test_what_53_bits_leave_open_is_decided_by_further_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a coin unsure within a twentieth of its chance, the draws would have the same law."""
     size = 10_000

@@ -99,6 +99,7 @@ def test_there_are_sources() -> None:
     assert RANDOMNESS in SOURCES
 
 
+@pytest.mark.keeps_out("A predictable generator, a default seed, the same noise twice")
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_only_randomness_makes_generators(path: Path) -> None:
     made = generators_made(path.read_text(encoding="utf-8"))
@@ -108,6 +109,7 @@ def test_only_randomness_makes_generators(path: Path) -> None:
         assert made == [], "take a Sampler, or sfumato.randomness.public_generator(seed)"
 
 
+@pytest.mark.keeps_out("A checkpoint that runs code")
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_no_file_that_is_read_can_run_code(path: Path) -> None:
     assert code_run_from_files(path.read_text(encoding="utf-8")) == [], "use safetensors, JSON or plain arrays"
@@ -172,6 +174,7 @@ def test_the_guard_sees_what_is_unfinished() -> None:
     assert unfinished("x = 1  # TO" + "DO: more") == ["TO" + "DO"]
 
 
+@pytest.mark.keeps_out("Several writers of files, one of them not atomic or not synced")
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
 def test_one_module_writes_files(path: Path) -> None:
     if str(path.relative_to(PACKAGE.parent)) not in WRITERS:

@@ -25,6 +25,7 @@ def umask(request):
     os.umask(before)
 
 
+@pytest.mark.keeps_out("Released files that only their writer can read, or private ones that everybody can")
 @pytest.mark.usefixtures("umask")
 def test_a_release_is_for_all_to_read_and_the_private_half_for_its_owner(tmp_path):
     folder = RunFolder.make(tmp_path / "run")
@@ -90,6 +91,7 @@ def test_readers_see_one_whole_file_while_writers_race(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.keeps_out("`NaN` in a JSON file, which strict readers refuse")
 @given(st.dictionaries(st.text(max_size=4), st.floats() | st.lists(st.floats(), max_size=3), max_size=4))
 def test_a_number_that_is_not_finite_is_null_in_the_file(value):
     def expected(one):

@@ -84,6 +84,9 @@ def worst_neighbour(settings: StyleSettings = MOVED) -> float:
     return max(found)
 
 
+@pytest.mark.keeps_out(
+    "Sums, counts and second moments of images released one by one, each priced as if it were alone"
+)
 @both
 def test_no_neighbour_moves_the_sums_by_more_than_the_declared_sensitivity(settings):
     worst = worst_neighbour(settings)
@@ -96,6 +99,9 @@ def test_the_search_over_neighbours_finds_residuals_that_are_clipped_too_late(mo
     assert worst_neighbour() > 1.0
 
 
+@pytest.mark.keeps_out(
+    "Sums, counts and second moments of images released one by one, each priced as if it were alone"
+)
 def test_the_search_over_neighbours_finds_products_that_are_counted_too_little(monkeypatch):
     """Off the diagonal one entry stands for two: weighed twice it would add more than was paid for."""
     weights = statistics._product_weights
@@ -103,6 +109,7 @@ def test_the_search_over_neighbours_finds_products_that_are_counted_too_little(m
     assert worst_neighbour() > 1.0
 
 
+@pytest.mark.keeps_out("One person's image changes the last bits of others' features, and with them the sums")
 @both
 @given(size=st.integers(1, 69), seed=st.integers(0, 10_000))
 @hypothesis_settings(max_examples=6, deadline=None)
@@ -135,6 +142,7 @@ def test_a_sampler_without_noise_releases_nothing():
         StatisticsPlan(layout=LAYOUT, noise_multiplier=5.0).measure(crowd(), STYLES[MOVED], Silent())
 
 
+@pytest.mark.keeps_out("Synthetic images charged when they are written, after the rows were read")
 def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path, monkeypatch):
     """A run that dies while it reads has seen rows: it must have paid, for everything."""
 
@@ -150,6 +158,7 @@ def test_the_charge_is_durable_before_the_first_row_is_read(tmp_path, monkeypatc
         assert ledger.epsilon_spent == pytest.approx(request.plan.epsilon(1e-5))
 
 
+@pytest.mark.keeps_out("Labels of synthetic images from a model that another plan paid for")
 def test_the_head_is_trained_under_the_plan_that_was_paid_for(monkeypatch):
     """Prepared anew for a larger ε, it would take less noise than the ledger counted."""
     seen = []

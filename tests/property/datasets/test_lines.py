@@ -64,6 +64,9 @@ def test_the_rows_are_those_of_the_lines_one_by_one(text, end, block, last, tmp_
     assert kept.total() == sum(line != b"" for line in text)
 
 
+@pytest.mark.keeps_out(
+    "An unclosed quote, a line break or an odd byte of one row swallows others, or stops every query"
+)
 @QUICK
 @given(text=st.lists(one_line, max_size=8), changed=one_line, place=st.integers(0, 8), end=line_end)
 @example(text=[MARK + b"1,2,3"], changed=b"", place=0, end=b"\n")

@@ -306,6 +306,7 @@ def test_a_unit_with_too_many_rows_counts_as_its_mean(duckdb_engine: Load) -> No
     assert numbers[()] == (2 * 120 * steps - above, above)
 
 
+@pytest.mark.keeps_out("The clipped copy discarded")
 def test_a_pipeline_without_bounds_is_caught(duckdb_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotage: rows are counted without limit."""
     monkeypatch.setattr(bounding, "_bounded_units", lambda units, *_: units.mutate(kept=units["rows"]))

@@ -67,6 +67,7 @@ def marginals(rows: list[tuple[Any, ...]], most: int | None) -> EngineMarginals:
     )
 
 
+@pytest.mark.keeps_out("Several rows of a person behind noise for one")
 @settings(max_examples=15, deadline=None)
 @given(others=st.lists(lines, max_size=8), own=st.lists(lines, min_size=1, max_size=6), most=st.integers(1, 3))
 def test_a_person_moves_a_marginal_by_at_most_their_rows(others, own, most):
@@ -166,6 +167,7 @@ class Rows:
         return counts
 
 
+@pytest.mark.keeps_out("Pairs with the target that have too many cells, dropped without a word")
 @settings(max_examples=40, deadline=None)
 @given(
     declared=st.lists(columns, min_size=2, max_size=6),

@@ -150,6 +150,7 @@ def test_code_that_mixes_rows(name):
     assert f"{__file__}:{Model.forward.__code__.co_firstlineno}" in str(found.value)
 
 
+@pytest.mark.keeps_out("Statistics over a batch that two made-up rows do not show")
 def test_statistics_of_two_rows_could_differ_alike():
     """Two rows lie one above and one below their mean: in one of four models a softmax sees no difference."""
     for _ in range(8):
@@ -223,6 +224,7 @@ def ramp(length):
     return torch.ones(length).cumsum(0)
 
 
+@pytest.mark.keeps_out("Code whose cache keeps tensors of a trace, so that it fails from then on")
 def test_what_code_keeps_for_later_has_values():
     model = Model(lambda model, seen, inputs: seen * ramp(3))
     Engine(model, cross_entropy, ROW)

@@ -517,6 +517,10 @@ def exact(model, inputs, targets, loss, loop, distance, *, units=None, tolerance
     return engine
 
 
+@pytest.mark.keeps_out("A gradient with its channels last that a kernel of the comparison takes for contiguous")
+@pytest.mark.keeps_out(
+    "A copy into fresh memory that is traced as a view of its source, which a later write then changes"
+)
 @pytest.mark.parametrize("name", PLAIN)
 def test_layers(name, clipped_by_loop, distance):
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -191,6 +192,9 @@ def test_bands_are_met(monkeypatch):
     assert len(formed) >= 2
 
 
+@pytest.mark.keeps_out(
+    "A three-dimensional convolution whose padding, stride or dilation is one number for all dimensions"
+)
 def test_one_number_for_all_dimensions_of_a_convolution(clipped_by_loop, distance):
     model = Pooled(nn.Conv3d(2, 3, (1, 2, 1), padding="valid"))
     inputs, targets = torch.randn(3, 2, 3, 3, 3), torch.ones(3)

@@ -52,6 +52,7 @@ def randomised_response_errors(epsilon, trials=400):
     ]
 
 
+@pytest.mark.keeps_out("An auditor whose own bound is wrong")
 def test_gdp_bound():
     alarms = [sum(mu_bound(e, alpha=ALPHA) > 1 for e in gaussian_errors(factor)) for factor in (1.0, 0.7)]
     assert alarms[0] <= MOST
@@ -71,6 +72,7 @@ def right_guesses(epsilon, made=200):
     return public_generator(13).binomial(made, 1 / (1 + math.exp(-epsilon)), REPEATS).tolist()
 
 
+@pytest.mark.keeps_out("An auditor whose own bound is wrong")
 def test_one_run_bound():
     """m independent randomised responses are the worst case of an ε-DP release of m coins."""
     bounds = {

@@ -5,6 +5,7 @@ a standard deviation below 0.004 over runs: 0.95 is missed by chance with a prob
 """
 
 import numpy as np
+import pytest
 
 from sfumato.holders import Parties
 from sfumato.holders.rehearsals import attack_round
@@ -27,6 +28,7 @@ class Silent(SecretStream):
         return token
 
 
+@pytest.mark.keeps_out("A holder that adds less noise than its share")
 def test_nodes_without_noise_are_caught():
     """Sabotage: two of the five shares that were priced are missing."""
     found = attack_round(
@@ -39,6 +41,7 @@ def test_nodes_without_noise_are_caught():
     assert found.lower_bound > found.claimed_epsilon
 
 
+@pytest.mark.keeps_out("A holder that adds less noise than its share")
 def test_less_noise_than_priced_is_caught(monkeypatch):
     draw = SecretStream.discrete_gaussian
     monkeypatch.setattr(SecretStream, "discrete_gaussian", lambda s, sigma, n: draw(s, 0.7 * sigma, n))

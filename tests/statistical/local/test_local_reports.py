@@ -222,6 +222,7 @@ class Tape(SecretStream):
         raise AssertionError("noise in doubles cannot reach every whole number with the right chance")
 
 
+@pytest.mark.keeps_out("Local reports with Laplace noise in doubles, called pure ε")
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (0.0, 100.0), (-3.1, 7.7), (1e9, 1e9 + 1.0)])
 def test_both_neighbours_can_give_every_report(bounds):
     """A report of one end is a report of the other end with noise moved by S steps at most: a ratio of e^ε."""

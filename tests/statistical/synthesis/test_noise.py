@@ -91,6 +91,7 @@ def test_choices_have_the_chances_of_the_exponential_mechanism():
     assert abs(share_of_the_better(PLAN) - share) < Z * error
 
 
+@pytest.mark.keeps_out("A synthesizer that chooses what to measure without noise")
 def test_a_choice_with_next_to_no_noise_is_found_out():
     share = expected_share(PLAN.choice_scale)
     error = math.sqrt(share * (1 - share) / CHOICES)

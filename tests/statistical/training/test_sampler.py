@@ -78,6 +78,8 @@ def test_ours_is_poisson():
     assert {name: z for name, z in deviations(membership(ours(SecretStream()))).items() if abs(z) > Z} == {}
 
 
+@pytest.mark.keeps_out("A batch size drawn first, then a choice, called Poisson")
+@pytest.mark.keeps_out("Shuffled batches accounted as Poisson")
 @pytest.mark.parametrize("sabotaged", [shuffled, counted_then_chosen, fixed_size, off_by_one])
 def test_what_is_only_called_poisson_is_found_out(sabotaged):
     assert any(abs(z) > Z for z in deviations(membership(sabotaged(SecretStream()))).values())

@@ -68,6 +68,7 @@ def test_independent_across_runs_unless_seeded():
     assert correlation(first["0.weight"], again["0.weight"]) > 0.999  # repeated noise is what the test sees
 
 
+@pytest.mark.keeps_out("Floating-point noise whose low bits tell")
 def test_on_the_grid():
     """Every coordinate is a whole number of grid steps (as far as float32 holds one)."""
     _, (table,) = noise_of_steps()

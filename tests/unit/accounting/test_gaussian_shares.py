@@ -44,6 +44,7 @@ def test_the_distance_bounds_the_sum_of_shares(sigma, shares):
     assert event.distance < 100 * np.abs(ratios).max()  # a bound, not an empty one
 
 
+@pytest.mark.keeps_out("A sum of discrete Gaussian shares priced as if it were one discrete Gaussian")
 @pytest.mark.parametrize(("sigma", "shares", "shift"), [(0.5, 4, 1), (0.7, 3, 2), (2.0, 5, 3)])
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 def test_the_price_bounds_exact_divergences_both_ways(sigma, shares, shift, rate):

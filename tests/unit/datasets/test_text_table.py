@@ -51,6 +51,7 @@ def test_a_header_must_be_the_declared_one(tmp_path):
         assert "A, b" not in str(caught.value)
 
 
+@pytest.mark.keeps_out("Byte order marks at the start of a line that are one less in the first line of a block")
 def test_no_line_is_the_first_one_to_lose_a_mark(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("w\n" + "\ufeff\ufeffheart\n" * 3 + '\ufeff\ufeff\n\ufeff"a"\n', encoding="utf-8")

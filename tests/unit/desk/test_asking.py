@@ -141,6 +141,7 @@ def test_the_expected_error_costs_nothing(served, ann):
     assert served.ledger.epsilon_spent == spent
 
 
+@pytest.mark.keeps_out("One dear question for which everybody waits, and by which a whole kind is slowed down")
 def test_a_dear_question_holds_up_no_other(another, monkeypatch):
     """Its rows are read by the thread that asks; its noise is made beside it, and its kind is its own."""
     served = another(tick=0.2)
@@ -178,6 +179,7 @@ def test_a_kind_begins_with_the_ticks_that_its_numbers_take(served):
     assert pace.all().get("dear") is None  # it was not slowed down: that is told of others
 
 
+@pytest.mark.keeps_out("One dear question for which everybody waits, and by which a whole kind is slowed down")
 def test_kinds_tell_questions_apart_by_their_numbers(served):
     dataset = served.desk.dataset("people")
 
@@ -194,6 +196,7 @@ def test_kinds_tell_questions_apart_by_their_numbers(served):
     assert few[0] not in many
 
 
+@pytest.mark.keeps_out("Planning that costs the asker nothing")
 @pytest.mark.parametrize("sql", [COUNT, "SELECT * FROM people"])
 def test_what_is_not_charged_counts_against_an_effort(another, sql):
     """On every way to have a question planned, whether it is answered, told about or refused."""

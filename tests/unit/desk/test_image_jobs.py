@@ -68,6 +68,9 @@ def test_images_are_not_asked_in_sql(pia):
         asyncio.run(asking.expect(served.desk, account, served.desk.dataset("scans"), asking.Question(**body)))
 
 
+@pytest.mark.keeps_out(
+    "A job that fails before it touches a row, and leaves a reservation that nothing can settle"
+)
 def test_votes_of_an_interrupted_try_are_charged_once(pia):
     served, _, _ = pia
     dataset = served.desk.dataset("scans")

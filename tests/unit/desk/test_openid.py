@@ -97,6 +97,7 @@ def signing_in(another):
     server.server_close()
 
 
+@pytest.mark.keeps_out("A return address of a sign-in that the request itself names")
 def test_whom_an_account_names_is_signed_in(signing_in):
     served, sign_in = signing_in
     back = sign_in()

@@ -55,6 +55,7 @@ def test_figures_are_the_ledgers(ledger):
     assert "finds at most" in book["meaning"]
 
 
+@pytest.mark.keeps_out("Spent and left of a budget, shown without what is set aside between them")
 def test_what_is_set_aside_is_shown_on_every_page(ledger, tmp_path):
     ledger.allocate("team", 0.9)
     statement = Statement.of(ledger)
@@ -131,6 +132,7 @@ def checked(folder, *words):
     return CliRunner().invoke(app, ["statement", "check", str(folder / "s.json"), *words, "--json"])
 
 
+@pytest.mark.keeps_out("A statement by a revoked key that still passes")
 def test_a_statement_by_a_revoked_key_is_not_valid_and_one_by_its_successor_is(ledger, key, tmp_path):
     after = PrivateKey.create(tmp_path / "next")
     for name, said in (("rotation", rotation(key, after.public)), ("revoked", revocation(key, after.public))):
@@ -149,6 +151,7 @@ def test_a_statement_by_a_revoked_key_is_not_valid_and_one_by_its_successor_is(l
     assert "without a signature" in str(checked(tmp_path).exception)
 
 
+@pytest.mark.keeps_out("A δ that is called small enough without the number of people")
 @pytest.mark.parametrize(
     ("delta", "people", "status"),
     [(1e-6, None, "please answer"), (1e-6, 20_000, "handled"), (1e-5, 20_000, "please answer"),

@@ -167,6 +167,7 @@ def test_no_round_beyond_the_study(agreed, signing_key):
     assert len(channel.inputs) == agreed[0].plan.steps
 
 
+@pytest.mark.keeps_out("A round repeated with the same sample, and charged as a fresh one, or not at all")
 def test_more_abandoned_rounds_than_declared_end_the_study(agreed, signing_key):
     """An input that left is never sent again: each of these rounds had fresh noise, and was paid for."""
     channel, noise = Alone(opened=False), agreed[0].noise

@@ -37,6 +37,7 @@ def test_a_histogram_costs_root_two_for_each_query():
     assert twice.deviation(5) == pytest.approx(2 * noise.deviation(5), rel=0.01)  # a person's votes at two
 
 
+@pytest.mark.keeps_out("A test of the largest vote priced for the maximum, where all noisy counts are seen")
 def test_a_test_is_priced_as_a_histogram():
     """σ₁ = 3σ on 4 histograms and σ on 2: 1/σ² · 2 · (4/9 + 2), by Rényi divergences."""
     found = study(CONFIDENT)

@@ -101,6 +101,9 @@ def test_what_does_not_fit_the_budget_is_refused(rows, tmp_path):
         assert ledger.epsilon_spent == 0
 
 
+@pytest.mark.keeps_out(
+    "A second training that goes on from the weights of the first, or trains the caller's module"
+)
 def test_a_prepared_run_can_be_trained_again_from_the_start(rows, test):
     """Training in place would let the second run go on from the weights of the first."""
     ready = Classifier.prepare(rows, test, epsilon=8, recipe=QUICK)

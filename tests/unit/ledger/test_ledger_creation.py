@@ -128,6 +128,9 @@ def test_what_a_dead_creator_wrote_without_a_name_is_no_ledger(tmp_path: Path) -
     Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
 
 
+@pytest.mark.keeps_out(
+    "A second ledger for one data set, by an id that looks the same, a file's name or a move"
+)
 @pytest.mark.parametrize("name", [f".x.{'0' * 32}", ".ledger-a", ".people.db.staged"])
 def test_no_name_hides_a_ledger(tmp_path: Path, name: str) -> None:
     Ledger.create(tmp_path / name, BUDGET, dataset="people").close()
@@ -147,6 +150,9 @@ ALIKE = [
 ]
 
 
+@pytest.mark.keeps_out(
+    "A second ledger for one data set, by an id that looks the same, a file's name or a move"
+)
 @pytest.mark.parametrize(("one", "other"), ALIKE)
 def test_ids_that_look_alike_are_one_data_set(place: str, one: str, other: str) -> None:
     named = f"{uuid.uuid4()} "

@@ -24,6 +24,7 @@ TERMS = {"relation": Relation.REPLACE_ONE, "unit": "record"}
 UNBOUNDED = poisson_sampled(0.5, GaussianEvent(1.0))
 
 
+@pytest.mark.keeps_out("Sampled sums of values in [0, Δ] under replace-one priced as if each were at most Δ/2")
 @pytest.mark.parametrize(
     "event",
     [UNBOUNDED, repeat(UNBOUNDED, 9), compose(pure(0.1), UNBOUNDED), best_of(UNBOUNDED, 2.0)],
@@ -54,6 +55,9 @@ def test_with_its_bound_it_is_charged_and_certified(tmp_path: Path) -> None:
         ledger.verify(certificate=certificate)
 
 
+@pytest.mark.keeps_out(
+    "A certificate of a sampled sum under replace-one, priced by a norm bound that it does not state"
+)
 def test_a_certificate_that_was_rewritten_without_its_bound_is_refused() -> None:
     event = poisson_sampled(0.5, ClippedGaussianEvent(1.0))
     data = Certificate.of(event, purpose="sums", delta=1e-5, relation=Relation.REPLACE_ONE).to_json()

@@ -157,6 +157,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.keeps_out("A refusal that suggests what is refused, too")
 @pytest.mark.parametrize("sql", REFUSED)
 def test_a_refusal_says_why_and_suggests_a_query_that_is_answered(policy: Policy, sql: str) -> None:
     with pytest.raises(QueryRefused) as refusal:

@@ -122,6 +122,7 @@ def test_private_keys_are_shown_only_when_many_have_them(ledger: Ledger) -> None
     assert answer.delta == 1e-5 / 1000
 
 
+@pytest.mark.keeps_out("More groups than memory holds, where groups are not declared")
 def test_private_keys_that_are_not_shown_are_not_held(ledger: Ledger) -> None:
     """Of 25,000 keys that one person each has, and one that many have, the rows of one leave the engine."""
     rows = people(400)
@@ -188,6 +189,7 @@ class _Broken(Engine):
         return Engine("duckdb", Connection(), self.raw).fetch(text)
 
 
+@pytest.mark.keeps_out("Errors that depend on private data")
 def test_charged_before_the_data_is_touched_and_errors_tell_nothing(ledger: Ledger) -> None:
     good = open_engine(policy(), data=people())
     table = Table(policy(), ledger, engine=_Broken(good.name, good.connection, good.raw))

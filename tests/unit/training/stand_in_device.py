@@ -294,6 +294,7 @@ def test_training_there_is_training_here(elsewhere):
         torch.testing.assert_close(ours.cpu(), theirs, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.keeps_out("Dropout on an accelerator from a public seed")
 def test_dropout_there_is_keyed_from_the_secret_stream(elsewhere):
     """A public seed of the device's generator must not decide the masks."""
     seen = []
@@ -306,6 +307,10 @@ def test_dropout_there_is_keyed_from_the_secret_stream(elsewhere):
     assert seen[0] != seen[1]
 
 
+@pytest.mark.keeps_out(
+    "A model, loss or views that seed torch's generator, so that others draw what everybody knows, "
+    "by their place"
+)
 def test_a_generator_there_that_a_row_seeds_is_keyed_anew(elsewhere):
     with FreshGenerators(device=elsewhere) as generators:
         GENERATOR.manual_seed(5)

@@ -198,6 +198,7 @@ def test_one_place_that_rounds_otherwise_is_found_wherever_it_is(height):
         assert Heights().split(height, 1, bits) != [height]
 
 
+@pytest.mark.keeps_out("Shapes of blocks that depend on how many rows earlier steps had")
 @given(
     before=st.lists(st.integers(1, 700), max_size=8),
     units=st.integers(1, 700),
@@ -210,6 +211,10 @@ def test_the_blocks_of_some_units_do_not_depend_on_those_before(before, units, b
     assert heights.split(units, 1, bits) == Heights().split(units, 1, bits)
 
 
+@pytest.mark.keeps_out(
+    "Rows at the end of a block that torch computes with other code than the rest, so that one row "
+    "more moves others"
+)
 @given(units=st.integers(1, 3000), rows=st.integers(1, 40), most=st.sampled_from([40, 640, 5000]))
 def test_whole_vectors_hold_the_rows_of_a_block(units, rows, most):
     heights = Heights(most).split(units, rows, kernel())
@@ -253,6 +258,10 @@ def test_a_low_block_is_not_used_where_a_loop_runs_along_the_rows():
     assert split(Along(), cross_entropy, data, 16) == [32]
 
 
+@pytest.mark.keeps_out(
+    "Rows at the end of a block that torch computes with other code than the rest, so that one row "
+    "more moves others"
+)
 @pytest.mark.parametrize(("width", "threads", "fits"), [(352, 1, True), (345, 2, False), (352, 2, True)])
 def test_whole_vectors_hold_the_share_of_each_thread(width, threads, fits):
     """Of 96 rows of 345, each of two threads has 16560: 16 are left over after whole 32s."""
@@ -373,6 +382,10 @@ def test_trying_heights_draws_nothing_and_views_that_draw_get_blocks():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.keeps_out(
+    "Threads that add to one place in the order of the moment, so that a row at a kink has another "
+    "gradient each time"
+)
 def test_sums_at_one_place_have_one_order():
     """Without the pinned mode, two threads add to a place of `index_put` in the order of the moment."""
     generator = torch.Generator().manual_seed(0)
@@ -404,6 +417,7 @@ class Powers(nn.Module):
         return self.head((torch.einsum("bpk,pk->bp", rows, self.weight).abs() + 0.1).pow(self.power))
 
 
+@pytest.mark.keeps_out("A loop along the rows whose last ones are rounded by other code")
 def test_loops_along_the_rows_are_whole_vectors():
     made = Engine(Powers(), lambda out, _: out.squeeze(1), (torch.randn(1, 4, 5), torch.zeros(1)))
     assert {height % 32 for rows in (33, 48, 200) for height in made.split(rows, 1)} == {0}
@@ -424,6 +438,7 @@ class Turned(nn.Module):
         return self.head(seen.flatten(1))
 
 
+@pytest.mark.keeps_out("A row whose numbers make a kernel read memory outside of a tensor")
 @pytest.mark.parametrize("number", [math.nan, math.inf, 1e30])
 def test_a_row_that_looks_nowhere_does_not_count(number):
     """Torch's sampler reads memory at the place that a grid comes to: such a row ended the process."""
@@ -437,6 +452,7 @@ def test_a_row_that_looks_nowhere_does_not_count(number):
     assert torch.equal(after.norms[others], before.norms[others])
 
 
+@pytest.mark.keeps_out("A graph that is kept although a buffer has another shape")
 def test_a_buffer_of_another_shape_makes_another_graph():
     model = nn.Sequential(nn.Linear(2, 2))
     model.register_buffer("gate", torch.ones(1, 2))

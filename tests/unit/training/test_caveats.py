@@ -77,6 +77,10 @@ def test_items_that_are_read_one_by_one_are_named(rows):
     assert {Code.ITEMS_BY_OWN_CODE(), Code.SHAPE_READ()} <= set(trained(rows))
 
 
+@pytest.mark.keeps_out(
+    "A private estimator behind a scaler that saw the rows, or chosen by scores without noise, or on "
+    "folds by position"
+)
 def test_an_estimator_takes_rows_as_they_are_and_says_so():
     declared = {"classes": (0, 1), "public_size": 20, "bounds": (0.0, 1.0), "epochs": 1}
     fitted = PrivateClassifier(epsilon=1.0, **declared).fit(ROWS[0].numpy(), np.arange(20) % 2)
@@ -89,6 +93,9 @@ def test_a_tensor_that_a_loss_brings_along_is_named_by_its_shape_and_line():
     assert any("a tensor of shape (2,) in the code at test_caveats.py:" in caveat for caveat in found)
 
 
+@pytest.mark.keeps_out(
+    "A large tensor in a loss or views, or a part of the private rows, that is taken as public without a word"
+)
 def test_a_large_tensor_that_a_loss_brings_along_is_declared_or_refused():
     table = torch.rand(2, 1000)
 
@@ -113,6 +120,9 @@ class Bank(nn.Module):
         return self.layer(rows) @ self.bank.T @ self.bank
 
 
+@pytest.mark.keeps_out(
+    "A large tensor in a loss or views, or a part of the private rows, that is taken as public without a word"
+)
 @pytest.mark.parametrize(
     ("rows", "loss", "model"),
     [

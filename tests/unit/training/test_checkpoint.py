@@ -66,6 +66,7 @@ def test_a_run_goes_on_where_it_was(tmp_path, ledger):
     ledger.verify()
 
 
+@pytest.mark.keeps_out("A predictable generator, a default seed, the same noise twice")
 def test_resumed_noise_is_new(tmp_path):
     """Two resumes from one file share no noise: their weights part at once."""
     first = make_trainer()
@@ -313,6 +314,7 @@ def test_another_plan_is_refused(tmp_path):
         resume(make_trainer(plan=replace(PLAN, noise_multiplier=0.5)), tmp_path / "c.safetensors")
 
 
+@pytest.mark.keeps_out("A checkpoint that runs code")
 def test_a_checkpoint_cannot_run_code(tmp_path):
     class Bomb:
         def __reduce__(self):

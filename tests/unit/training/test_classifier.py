@@ -34,6 +34,7 @@ def test_learns_what_is_easy(blobs):
     assert model.private_
 
 
+@pytest.mark.keeps_out("Categories or bounds read off the data")
 def test_says_what_was_read_from_the_data(blobs):
     model = PrivateClassifier(epsilon=1, epochs=1).fit(*blobs)
     assert not model.private_
@@ -56,6 +57,9 @@ def test_an_undeclared_label_is_refused(blobs):
         PrivateClassifier(classes=(0, 1), public_size=2000, bounds=(-15, 15)).fit(X, y)
 
 
+@pytest.mark.keeps_out(
+    "A second training that goes on from the weights of the first, or trains the caller's module"
+)
 def test_the_callers_module_is_not_trained_in_place(blobs):
     module = nn.Linear(4, 3)
     before = module.weight.detach().clone()

@@ -116,6 +116,7 @@ def looked(rows, *, plan=SHORT, epsilon=0.5, patience=99, gain=0.0, **more):
     return train(nn.Linear(4, 2), training, plan, stopping=stopping, **more)
 
 
+@pytest.mark.keeps_out("Looks at records kept out that the stated ε does not count")
 @pytest.mark.parametrize("patience", [99, 1])
 def test_without_a_ledger_result_and_certificate_count_every_look(rows, tmp_path, patience):
     result = looked(rows, patience=patience, gain=0.9, out=tmp_path / "run")
@@ -139,6 +140,7 @@ def test_with_a_ledger_the_result_counts_the_looks_and_the_certificate_speaks_of
     assert result.certificate.verify().pld == pytest.approx(SHORT.epsilon(1e-5))
 
 
+@pytest.mark.keeps_out("Looks at records kept out that the stated ε does not count")
 @pytest.mark.parametrize("relation", [Relation.ZERO_OUT, Relation.REPLACE_ONE])
 @pytest.mark.parametrize("recorded", [True, False])
 def test_looks_are_priced_under_the_relation_of_the_plan(rows, tmp_path, relation, recorded):

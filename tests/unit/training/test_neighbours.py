@@ -53,6 +53,7 @@ def replay(data, names):
     return trainer, torch.stack(handed).double()
 
 
+@pytest.mark.keeps_out("Data set size leaking through the rate or the expected batch")
 @pytest.mark.parametrize("seed", range(25))
 def test_neighbours_differ_by_the_sensitivity_and_in_nothing_else(seed):
     generator = torch.Generator().manual_seed(seed)
@@ -72,6 +73,7 @@ def test_neighbours_differ_by_the_sensitivity_and_in_nothing_else(seed):
     assert one == other  # the number of rows shows nowhere
 
 
+@pytest.mark.keeps_out("The clipped copy discarded")
 def test_an_unclipped_step_would_be_seen(monkeypatch):
     """The same comparison finds a clip that does nothing."""
     generator = torch.Generator().manual_seed(0)

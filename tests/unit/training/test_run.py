@@ -34,6 +34,7 @@ def test_a_run_leaves_a_whole_folder(tmp_path):
     assert result.epsilon == pytest.approx(PLAN.epsilon(1e-5))
 
 
+@pytest.mark.keeps_out("Tuning, early stopping and logged losses not charged")
 def test_the_release_holds_nothing_seen_of_private_rows(tmp_path):
     """Training losses, batch sizes and times are private files; a neighbour's release has the same fields."""
     train(nn.Linear(5, 3), make_dataset("private"), PLAN, out=tmp_path)
@@ -47,6 +48,7 @@ def test_the_release_holds_nothing_seen_of_private_rows(tmp_path):
     assert (tmp_path / "private").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.keeps_out("Tuning, early stopping and logged losses not charged")
 def test_accuracy_on_private_rows_is_refused():
     with pytest.raises(InvalidInput, match="release of its own"):
         train(nn.Linear(5, 3), make_dataset("private"), PLAN, test=make_dataset("private"))

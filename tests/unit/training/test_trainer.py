@@ -73,6 +73,7 @@ class Tape:
         return getattr(self.stream, name)
 
 
+@pytest.mark.keeps_out("Division by the realised batch size")
 def test_a_step_is_the_bounded_sum_plus_noise_over_the_declared_batch():
     """With everyone in, and noise of one grid step, the weights move by lr · sum / expected_batch."""
     model, data = small_model(), rows()
@@ -94,6 +95,7 @@ def test_noise_has_the_scale_of_the_declared_sensitivity():
     assert 0 < trainer.eta < 0.02
 
 
+@pytest.mark.keeps_out("An empty Poisson batch crashes, is skipped, or is filled")
 def test_an_empty_batch_takes_a_step_of_noise():
     model = small_model()
     before = model[0].weight.detach().clone()
@@ -169,6 +171,7 @@ def test_rows_that_are_not_finite_add_nothing_and_nobody_learns_of_them(value):
     assert "not_finite" not in str(trainer.certificate(delta=1e-5).to_json())
 
 
+@pytest.mark.keeps_out("Noise not drawn, or weights not moved, while ε is printed")
 def test_a_sampler_that_draws_no_noise_stops_the_step():
     trainer = make_trainer(sampler=Tape(noise=np.zeros(75, dtype=np.int64)))
     batch = next(trainer.batches(rows()))
@@ -176,6 +179,7 @@ def test_a_sampler_that_draws_no_noise_stops_the_step():
         trainer.step(batch, cross_entropy)
 
 
+@pytest.mark.keeps_out("Noise not drawn, or weights not moved, while ε is printed")
 def test_an_optimizer_that_does_not_move_stops_the_run():
     model = small_model()
 
@@ -347,6 +351,7 @@ def ledger(tmp_path):
         yield opened
 
 
+@pytest.mark.keeps_out("A budget charged after the run, lost in a crash, or overspent by a race")
 @pytest.mark.filterwarnings("ignore:the data set or collate_fn keeps something")
 def test_the_plan_is_charged_before_a_row_is_touched(ledger, tmp_path):
     notes = tmp_path / "spent"
@@ -453,6 +458,7 @@ def test_a_certificate_without_a_ledger_says_that_none_counts_it():
     assert Code.UNRECORDED() in run(make_trainer(), rows()).certificate(delta=1e-5).caveats
 
 
+@pytest.mark.keeps_out("The ε that a training loop prints after an early stop, of a plan that was never made")
 @pytest.mark.parametrize(("sampling", "steps"), [*[("poisson", n) for n in range(5)], ("shuffle", 2)])
 @pytest.mark.parametrize("paid", [False, True])
 def test_the_trainer_and_its_certificate_state_one_epsilon(tmp_path, paid, steps, sampling):
@@ -489,6 +495,7 @@ def test_the_trainer_and_its_certificate_state_one_epsilon(tmp_path, paid, steps
     assert same(run(again, rows())) == pytest.approx(plan.epsilon(1e-5))
 
 
+@pytest.mark.keeps_out("The ε that a training loop prints after an early stop, of a plan that was never made")
 def test_a_resumed_run_that_is_stopped_states_what_its_ledger_settled(ledger, tmp_path):
     trainer = make_trainer(ledger=ledger)
     for batch in trainer.batches(rows()):

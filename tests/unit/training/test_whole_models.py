@@ -188,6 +188,7 @@ def case(name):
     return model, inputs, torch.randint(0, classes, (len(inputs),))
 
 
+@pytest.mark.keeps_out("Tied weights or custom layers silently mis-clipped")
 @pytest.mark.parametrize("name", MODELS)
 def test_model_against_loop(name, clipped_by_loop, distance):
     model, inputs, targets = case(name)

@@ -38,6 +38,7 @@ def test_categories_booleans_and_days_have_a_cell_each(tables):
     assert encoded(named, [first, datetime.date(2024, 1, 2)], pa.date32()) == [1, 0]
 
 
+@pytest.mark.keeps_out("A model whose bounds, categories or size are read off the table")
 def test_what_has_neither_bounds_nor_categories_is_refused_or_left_out_on_purpose(tables):
     policy = tables.policy(columns=tables.undeclared)
     with pytest.raises(

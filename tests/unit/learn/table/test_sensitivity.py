@@ -39,6 +39,10 @@ def contributions(rows: Rows, design: Design, model: Additive, classes: int | No
     return placed, clipped(found, clip / design.norms(placed))
 
 
+@pytest.mark.keeps_out(
+    "A sum over a table that one row moves by more than is declared, or that rounds one row by who "
+    "else is there"
+)
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -68,6 +72,10 @@ def test_without_clipping_a_row_moves_it_by_more():
     assert max(norms) > 1.0
 
 
+@pytest.mark.keeps_out(
+    "A sum over a table that one row moves by more than is declared, or that rounds one row by who "
+    "else is there"
+)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), classes=st.sampled_from([None, 2, 4]))
 def test_a_row_has_the_same_bits_wherever_it_stands(seed, classes):

@@ -168,6 +168,7 @@ def test_a_damaged_model_is_refused(tables, tmp_path):
         load_table(tmp_path / "nowhere")
 
 
+@pytest.mark.keeps_out("A model whose bounds, categories or size are read off the table")
 def test_what_the_policy_lacks_is_refused_before_anything_is_spent(tables):
     with pytest.raises(InvalidInput, match=r"public_size in the policy's \[table\]"):
         TableTraining.prepare(tables.policy(size=None), target="ill", epsilon=1)
@@ -225,6 +226,7 @@ def test_an_empty_table_gives_a_model_of_noise(tables):
     assert run.model.predict_proba(pa.Table.from_pandas(tables.people(5))).shape == (5, 2)
 
 
+@pytest.mark.keeps_out("A model whose bounds, categories or size are read off the table")
 def test_plans_do_not_depend_on_the_rows(tables):
     ready = TableTraining.prepare(tables.policy(size=300), target="ill", epsilon=1)
     plans = [ready.train(data=tables.people(rows)).plan for rows in (10, 300)]
