@@ -196,10 +196,11 @@ def test_the_installed_command_starts():
 
 def test_accuracy_on_records_kept_out_is_paid_for(sfumato, sfumato_json, tmp_path):
     book, out = tmp_path / "digits.db", tmp_path / "run"
-    sfumato("ledger", "create", book, "--epsilon", "1.3", "--delta", "1e-5")
+    sfumato("ledger", "create", book, "--epsilon", "2.5", "--delta", "1e-5")
     words = ("train", "--data", "digits", "--model", "mlp", "--epsilon", "1", "--epochs", "1", "--ledger", book)
-    code, _, err = sfumato(*words, "--hold-out", "0.2", "--hold-out-epsilon", "0.9", "--out", out)
-    assert code == 3
+    for too_much in ("1.6", "1.4"):  # the second fits as one plan, and not after the training
+        code, _, err = sfumato(*words, "--hold-out", "0.2", "--hold-out-epsilon", too_much, "--out", out)
+        assert code == 3
     assert "Traceback" not in err
     assert sfumato_json("ledger", "show", book)["epsilon_spent"] == 0  # training alone would have fitted
     answer = sfumato_json(*words, "--hold-out", "0.2", "--hold-out-epsilon", "0.1", "--out", out)

@@ -26,12 +26,12 @@ from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as priced
 from sfumato.caveats import Code
 from sfumato.datasets import Dataset, public_name
-from sfumato.errors import InvalidInput
+from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import Evaluation, evaluate
 from sfumato.learn import features
 from sfumato.learn.features import Recipe, declared
 from sfumato.learn.statistic import StatisticPlan
-from sfumato.ledger import Certificate, Ledger, Unrecorded
+from sfumato.ledger import Certificate, ChargeRequest, Ledger, Unrecorded
 from sfumato.ledger.rule import same_releases
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler, SecretStream
@@ -344,7 +344,16 @@ class Classifier:
         )
         events = self.events[1:] if resumed else self.events
         if events:
-            ledger.check(events, relation=self.plan.relation, unit=self.plan.unit, resumable=True)
+            terms: dict[str, Any] = {"relation": self.plan.relation, "unit": self.plan.unit}
+            ledger.check(events, **terms, resumable=True)
+            requests = [ChargeRequest(event=event, purpose="a check", **terms) for event in events]
+            if ledger.first_beyond(requests) is not None:  # each is charged by itself, the later by the filter
+                raise BudgetExceeded(
+                    "expected room for the training and after it for accuracy on records kept out, got room "
+                    "for the training alone; lower --epsilon or --hold-out-epsilon",
+                    epsilon_spent=ledger.epsilon_spent,
+                    epsilon_left=ledger.epsilon_left,
+                )
 
     def train(
         self,

@@ -70,7 +70,7 @@ class Banded(_Kind, tag="banded", tag_field="kind"):
     Lampert 2024, "Banded square root matrix factorization", theorem 1). The last bands − 1 noise vectors are
     kept in memory, eight bytes a parameter each.
 
-    Args:
+    Attributes:
         bands: How many diagonals of C are not zero, from 1 to 256; with 1 the noise is independent.
         momentum: The momentum of the optimizer, in [0, 1); 0 for none.
         decay: The factor by which the weights are multiplied in each step, in (0, 1]; 1 without weight decay.
@@ -103,7 +103,7 @@ class LambdaCGD(_Kind, tag="lambda-cgd", tag_field="kind"):
     C has λⁱ in its i-th band. z_{t−1} is drawn again from its key, so that no vector is kept in memory
     (Kalinin, McKenna, Pagh & Lampert 2026, "DP-λCGD: Efficient noise correlation").
 
-    Args:
+    Attributes:
         cancelled: λ, in [0, 1); 0 is independent noise.
 
     >>> LambdaCGD(cancelled=0.5).column(3).tolist()
