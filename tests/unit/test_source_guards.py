@@ -265,7 +265,7 @@ REACHED_INTO = {  # a list that only shrinks: these want a public name
     "sfumato.learn.features.fitted",
     "sfumato.learn.kept_fit.Fit",
     "sfumato.learn.kept_fit.kept_fit",
-    "sfumato.learn.marginals.engine_marginals",
+    "sfumato.marginals.engine_marginals",
     "sfumato.learn.plain",
     "sfumato.learn.statistic.StatisticPlan",
     "sfumato.ledger.statement",

@@ -151,7 +151,7 @@ def _show_price(request: Request, book: Ledger, *, json: bool) -> None:
 def _released(
     request: Request, book: Ledger, places: Places, engine: str | None, master: str, test_seed: int | None
 ) -> Released:
-    from sfumato.learn.marginals import engine_marginals
+    from sfumato.marginals import engine_marginals
     from sfumato.randomness import SecretStream
     from sfumato.synthesis import release
 
@@ -169,7 +169,7 @@ def _released(
 
 def _attack(request: Request, epsilon: float, places: Places, engine: str | None, master: str) -> Found:
     from sfumato.audit import one_run
-    from sfumato.learn.marginals import engine_marginals
+    from sfumato.marginals import engine_marginals
     from sfumato.randomness import SecretStream
     from sfumato.synthesis import PaidTable, Synthesizer, WithCanaries, draw_canaries, linked, membership_scores
 

@@ -183,7 +183,7 @@ def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 
 
 def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
-    from sfumato.learn.marginals import engine_marginals
+    from sfumato.marginals import engine_marginals
     from sfumato.randomness import SecretStream
     from sfumato.synthesis import Request, release
 

@@ -22,7 +22,7 @@ import typer
 
 from sfumato.cli import show
 from sfumato.errors import MissingExtra
-from sfumato.learn.marginals import engine_marginals
+from sfumato.marginals import engine_marginals
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.randomness import SecretStream, public_generator
 from sfumato.synthesis import PaidTable, Request, Synthesizer
