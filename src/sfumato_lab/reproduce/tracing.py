@@ -134,7 +134,7 @@ def run(
     unprotected: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> list[TracingRow]:
-    """Measure, write `tracing.json` and two figures, and return the rows.
+    """Measure, write the run with two figures, and return the rows.
 
     `methods` are measured with the towns' kit as it is, `confirmed` with confirming tests.
     """

@@ -70,7 +70,7 @@ def test_confirmed_methods_are_compared_with_traditional_as_published_and_alike(
     assert confirmed.ratio_confirmed is None
     # One of 30 tests a day is set aside, and every positive test has a second.
     assert all(4 * 29 <= row.tests <= 4 * 31 if row.confirm else row.tests == 4 * 30 for row in rows)
-    assert {row["confirm"] for row in json.loads((tmp_path / "tracing.json").read_text())["rows"]} == {
+    assert {row["confirm"] for row in read_run(tmp_path).result.findings["rows"]} == {
         True,
         False,
     }
