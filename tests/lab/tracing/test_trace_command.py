@@ -23,7 +23,9 @@ def test_json_has_the_relied_on_keys_and_the_whole_life_fits_epsilon():
     assert result.exit_code == 0
     answer = json.loads(result.stdout)
     assert 0 < answer["peak_infection_rate"] < 1
-    assert answer["epsilon_release"] <= answer["epsilon_lifetime"] * (1 + 1e-12)  # two ways to compute one price
+    assert answer["epsilon_release"] <= answer["epsilon_lifetime"] * (
+        1 + 1e-12
+    )  # two ways to compute one price
     assert answer["epsilon_lifetime"] <= 1 < answer["epsilon_person"]
     assert 6 * 38 <= answer["tests_used"] <= 6 * 42  # 38 turns a day, and a second test of each positive one
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from sfumato import datasets, models
 from sfumato.audit import Guesses, one_run
-from sfumato.audit.canaries import Canaries, LabelCanaries, WithCanaries
 from sfumato.audit.runs import canaries as run_audit
 from sfumato.audit.runs import one_run as one_run_audit
+from sfumato.audit.runs.planted import Canaries, LabelCanaries, WithCanaries
 from sfumato.cli.app import app
 from sfumato.errors import InvalidInput
 from sfumato.models import MLP

@@ -8,6 +8,7 @@ from sfumato.local import GaussianVector
 from sfumato.pate import Voting
 from sfumato.query import Table
 from sfumato_lab.tracing import Disease, Release
+from sfumato_lab.tracing.attack import messages
 
 
 @pytest.fixture(autouse=True)
@@ -55,4 +56,4 @@ def test_votes_counted_four_times_are_found(monkeypatch):
 def test_scores_with_an_eighth_of_the_noise_are_found(span):
     honest = Release.calibrated(method="dpfn", epsilon=1.0, delta=1e-3, disease=Disease(), span=span)
     weak = Release(method="dpfn", noise_multiplier=honest.noise_multiplier / 8)
-    assert releases.messages(span, release=weak).refuted
+    assert messages(span, release=weak).refuted

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 from sfumato import _validate, datasets, models
 from sfumato.accounting import Relation
 from sfumato.audit import Verdict, one_run
-from sfumato.audit.canaries import Canaries, LabelCanaries, WithCanaries
 from sfumato.audit.runs.canaries import draw_canaries, one_run_verdict
+from sfumato.audit.runs.planted import Canaries, LabelCanaries, WithCanaries
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Bools, Floats, SecretStream
