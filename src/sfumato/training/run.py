@@ -202,26 +202,15 @@ def train(
     }
     plan = _agreed_plan(plan, data, units, delta, wanted)
     check_units(plan, data, units)
-    resumes = out is not None and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
-    if finish and not resumes:
-        raise InvalidInput(
-            f"expected an interrupted run to finish at out={None if out is None else str(out)!r}, got none; "
-            "give the options, the folder and the ledger of the run"
-        )
+    resumes = _resumes(out, ledger, finish)
     folder = None if out is None else RunFolder.begin(out, resumes=resumes)
     optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
     trainer = PrivateTrainer(
-        model,
-        optimization.build(model),
-        plan,
-        ledger=ledger,
-        purpose=purpose,
-        sampler=sampler,
-        public=public,
-        callbacks=callbacks,
-    )
+        model, optimization.build(model), plan,
+        ledger=ledger, purpose=purpose, sampler=sampler, public=public, callbacks=callbacks,
+    )  # fmt: skip
     if stopping is not None:
         trainer.rest_on(stopping.held.rows.chosen)
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
@@ -249,17 +238,9 @@ def train(
     if (finish or _ends_epoch(trainer)) and trainer.steps_done not in [report.step for report in history]:
         tell_epoch()  # the process died when its steps were durable, and had told no one of them
     take_steps(
-        trainer,
-        data,
-        optimization,
-        loss_fn=loss_fn,
-        units=units,
-        views=views,
-        example=example,
-        on_step=after_step,
-        is_over=lambda: stopping is not None and stopping.is_over(history),
-        ended=finish,
-    )
+        trainer, data, optimization, loss_fn=loss_fn, units=units, views=views, example=example,
+        on_step=after_step, is_over=lambda: stopping is not None and stopping.is_over(history), ended=finish,
+    )  # fmt: skip
     result = _result(trainer, delta, history, stopping, caveats, time.perf_counter() - started)
     if folder is not None:
         write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
@@ -332,6 +313,17 @@ def check_test(test: Any) -> None:
     _validate.instance("test", test, Dataset, remedy=remedy)
     if test is not None and test.visibility != "public":
         raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
+
+
+def _resumes(out: str | os.PathLike[str] | None, ledger: Ledger | None, finish: bool) -> bool:
+    """Return whether the folder holds an interrupted run; one to be finished must."""
+    resumes = out is not None and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
+    if finish and not resumes:
+        raise InvalidInput(
+            f"expected an interrupted run to finish at out={None if out is None else str(out)!r}, got none; "
+            "give the options, the folder and the ledger of the run"
+        )
+    return resumes
 
 
 def _agreed_plan(
