@@ -99,8 +99,8 @@ def blend(prior: npt.ArrayLike, learnt: npt.ArrayLike, trust: float) -> Floats:
     count for 0.3: with little trust it tips the prior's own doubts, and overrules nothing that the prior is
     sure of.
 
-    >>> blend([[0.0, -1.0]], [[-1.0, 0.0]], 0.0).argmax()
-    np.int64(0)
+    >>> int(blend([[0.0, -1.0]], [[-1.0, 0.0]], 0.0).argmax())
+    0
     """
     return (1.0 - trust) * _log_softmax(prior) + trust * _TEMPER * _log_softmax(learnt)
 
