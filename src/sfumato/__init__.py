@@ -1,4 +1,4 @@
-"""Sfumato: publish what is useful about private data under one privacy budget.
+"""Sfumato: publish useful results on private data under one privacy budget.
 
 >>> from sfumato import Budget
 >>> Budget(epsilon=3, delta=1e-5).epsilon
@@ -86,5 +86,5 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    """Names for users: what the package exports, and its packages."""
+    """Return the public names: exports and packages."""
     return sorted([*__all__, *_PACKAGES, "__version__"])

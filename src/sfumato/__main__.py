@@ -40,7 +40,7 @@ def _leave() -> NoReturn:
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone
             stream.flush()
     os._exit(interruption.EXIT_CODE)
 

@@ -26,11 +26,11 @@ Out = Annotated[Path, typer.Option(help="Folder for figures and their numbers.")
 
 
 WIDE = 4096
-"""Columns of what is no terminal: lines are not broken for a reader that has no width."""
+"""Width in columns where the output is not a terminal: lines are not wrapped."""
 
 
 class _Console(Console):
-    """Text is shown, never obeyed: only styles of our own move a terminal, whatever a name holds."""
+    """A console for untrusted text: only our own styles emit control codes."""
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
@@ -75,7 +75,7 @@ def facts(rows: Sequence[tuple[str, str]], *, title: str | None = None) -> None:
 
 
 def answer(values: Mapping[str, Any], *, remedies: Mapping[str, str] | None = None) -> None:
-    """What a command found, by name; of a figure that was not measured, what `remedies` says."""
+    """Print the figures of a command by name; `remedies` has a hint for each that was not measured."""
     facts(
         [
             (name.replace("_", " "), in_words(value, remedy=(remedies or {}).get(name)))
@@ -123,7 +123,7 @@ def progress() -> Progress:
 
 @contextmanager
 def stages(count: int) -> Iterator[Callable[[str], None]]:
-    """A bar of so many stages; what is given back is called with the words of each as it begins."""
+    """Yield a function that starts the next of `count` stages of a progress bar, with its label."""
     with progress() as bar:
         task = bar.add_task("stage", total=count, note="")
         begun = itertools.count()

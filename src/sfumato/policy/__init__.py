@@ -1,9 +1,9 @@
-"""What the holder of a table declares in public: its columns' bounds and categories, its people, its budget.
+"""Declare a table in public: the bounds and categories of its columns, its unit of privacy, its budget.
 
-Nothing here is ever read off the data. A policy is a TOML file:
+No part of a policy is derived from the data. A policy is a TOML file:
 
     [table]
-    name = "people"                  # what queries call it
+    name = "people"                  # the name in queries
     source = "people.csv"            # .csv, .csv.gz, .parquet, parts/*.parquet or a .duckdb file, beside the
                                      # policy; a table's name in a database
     public_size = 10000              # optional: about how many rows, if that is public; `train` needs it
@@ -13,7 +13,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     delimiter = ","                  # of a text file, as are the next three
     header = true                    # whether the first line holds the names of the columns
     fields = ["person", "age", "city"]   # the names in order; needed without a header
-    missing = ["", "NA"]             # what stands for no value; [""] unless this says otherwise
+    missing = ["", "NA"]             # texts that mean a missing value; default [""]
 
     [unit]
     column = "person"                # whose privacy is kept; leave out if every row is one person
@@ -25,7 +25,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     delta = 1e-6
     ledger = "people.ledger.db"      # a file, or the address of a PostgreSQL ledger
     dataset = "people-2026"          # optional: the id of the data set, which the ledger must name too
-    four_eyes = true                 # optional: at the desk, two officers agree to what spends
+    four_eyes = true                 # optional: at the desk, two officers approve spending
 
     [columns.age]
     type = "integer"                 # integer, real, text, boolean or date
@@ -41,7 +41,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     lower = 1900-01-01               # optional: gives GROUP BY month or year its public groups
     upper = 2029-12-31
 
-    [synthesis]                      # optional: what holds for every row, for `synthesize`
+    [synthesis]                      # optional: constraints on every row, for `synthesize`
     impossible = [{age = {upper = 15}, married = true}]
 
     [synthesis.follows.region]       # looked up and not learned
@@ -61,7 +61,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
 
 Several private tables of the same people have [tables.NAME] sections in place of [table] and [columns]:
 
-    [tables.visits]                  # what [table] may say, but for the name
+    [tables.visits]                  # the keys of [table], except `name`
     source = "visits.csv"
 
     [tables.visits.columns.days]
@@ -69,9 +69,9 @@ Several private tables of the same people have [tables.NAME] sections in place o
 
     [tables.people]
     source = "people.csv"
-    unit = "id"                      # what unit.column is called here, if it has another name
-    rows = 1                         # rows and groups where this table alone is asked; else those of [unit],
-    groups = 1                       # which hold for what is joined
+    unit = "id"                      # the name of unit.column in this table, if different
+    rows = 1                         # bounds for queries of this table alone; default: those of [unit],
+    groups = 1                       # which apply to joins
 """
 
 from sfumato.policy.declared import (

@@ -1,4 +1,4 @@
-"""What a policy declares, as values: columns, units, public tables, and the policy of them all."""
+"""Define the values of a policy: columns, units, public tables, and the policy itself."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Column:
 
     @property
     def lacks(self) -> str | None:
-        """What must be declared before the column can be learned, drawn or reported; None if nothing."""
+        """Return the missing declarations for learning, drawing or reporting the column; None if complete."""
         if self.categories is not None or self.type == "boolean":
             return None
         if self.type == "text":
@@ -176,31 +176,27 @@ def left_out_on_purpose(names: Collection[str]) -> tuple[Caveat, ...]:
 class Policy:
     """Everything public about one private table, or about several of the same people.
 
-    `tables` holds a policy for each of several tables; what else is said here is then the first one's, but for
-    the unit, which holds for what is joined. `public` holds the tables that anyone may read.
-
     Args:
         table: The table's name in queries.
         source: A file, or the address of a database.
-        columns: What may be asked about, by name.
-        budget: What all releases from it together may cost.
+        columns: The columns that may be queried, by name.
+        budget: The total budget of all releases.
         unit: Whose privacy is kept.
         ledger: Where charges are recorded: a file or a postgresql:// URL.
         dataset: The declared id of the data set, which its ledger names.
         public_size: The declared number of rows.
-        delimiter: What separates the values of a text file.
+        delimiter: The separator of values in a text file.
         header: Whether a text file begins with the names of its columns.
         fields: The names of a text file's columns, where it has no header.
         missing: Texts that stand for a missing value.
         version: A text that changes with the data. With one, answers are kept and can be given again free
             of charge.
         owner: A role that is trusted with the table in PostgreSQL, besides our own and the administrators.
-        tables: A policy for each of several tables of the same people. What else is said here is then the
-            first one's, except the unit, which holds for what is joined.
+        tables: A policy for each of several tables of the same people. The other fields are then those of
+            the first table, except `unit`, which applies to joins.
         public: Tables that anyone may read, to join with.
-        four_eyes: Whether two officers must agree to what spends, closes or hands over the budget at the desk.
-        synthesis: What holds for every row of a synthetic table: columns that follow from others, and
-            impossible combinations.
+        four_eyes: Whether two officers must approve spending, closing or handing over the budget at the desk.
+        synthesis: Constraints on every synthetic row: columns derived from others, and impossible combinations.
 
     >>> from sfumato.accounting import Budget
     >>> age = Column(name="age", type="integer", lower=0, upper=120)
@@ -287,7 +283,7 @@ class Policy:
 
     @property
     def least_people(self) -> float | None:
-        """How many people there are at least, by the declared number of rows; None where nobody said."""
+        """Return the least number of people for the declared number of rows; None if it is not declared."""
         return None if self.public_size is None else self.public_size / self.unit.rows
 
     @property
@@ -295,7 +291,7 @@ class Policy:
         return tuple(self.tables) or (self.table,)
 
     def one_table(self, name: str | None = None, *, having: Collection[str] = ()) -> Policy:
-        """The policy of what is made of one table: its columns, its form, and its own bound of rows.
+        """Return the policy for queries of one table: its columns, its format, and its own bound of rows.
 
         Budget, ledger and data set stay those of all tables.
 
@@ -380,7 +376,7 @@ class Policy:
             )
         if names and self.tables and not found:
             telling = [one for one in every if (one.unit.column or "").lower() in map(str.lower, names)]
-            if telling:  # what tells people apart is no column, which is for the caller to say
+            if telling:  # a unit column is not in `columns`; the caller reports it
                 return telling[0]
             held = "; ".join(f"{one.table} has {', '.join(one.columns)}" for one in every)
             raise InvalidInput(

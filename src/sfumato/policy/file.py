@@ -1,4 +1,4 @@
-"""Policies from TOML files; what a file says that no policy knows is refused."""
+"""Read policies from TOML files; unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -152,11 +152,11 @@ def ledger_place(policy: Policy, place: Path) -> str:
 def policy_from_dict(
     data: Mapping[str, Any], *, folder: Path | None = None, source: str | None = None
 ) -> Policy:
-    """Make a policy from what a TOML file holds; anything unknown in it is refused.
+    """Return the policy of a parsed TOML file; unknown keys are refused.
 
     Args:
         data: The parsed file.
-        folder: What relative sources and ledgers are beside.
+        folder: The base folder of relative sources and ledgers.
         source: The table to read in place of the file's.
 
     Returns:
@@ -277,9 +277,9 @@ def _beside(folder: Path | None, location: str) -> str:
 
 
 def declares_study(path: str | Path) -> bool:
-    """Whether a TOML file says what several holders compute together, and not what one of them has."""
+    """Return whether a TOML file declares a study of several holders, and not a policy."""
     try:
         with Path(path).open("rb") as file:
             return "study" in tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return False  # whoever reads it as a policy says what is wrong
+        return False  # the policy reader reports the error

@@ -1,6 +1,6 @@
 """Run folders → one self-contained HTML page. Nothing is run here, and only released halves are read.
 
-Each section says which kinds of results it draws; `sfumato.runs` says what each of them holds.
+Each section names the kinds of results it draws; `sfumato.runs` defines their fields.
 """
 
 from sfumato.report.page import Page, write_report

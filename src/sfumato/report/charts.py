@@ -1,7 +1,7 @@
 """Charts as inline SVG: no script, and colours from the page, so that light, dark and print need no redrawing.
 
 A chart is drawn twice by its function, once for a wide screen and once for a phone, and the page shows the one
-that fits. Classes on the shapes (`accent`, `ink`, `soft`) are what the style sheet colours.
+that fits. The style sheet colours the classes on the shapes (`accent`, `ink`, `soft`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies between the ends, in [0, 1]; what is outside is moved to the nearer end."""
+        """Return the position of a value between the ends, in [0, 1]; values outside are clipped."""
         value = min(max(value, self.low), self.high)
         if self.low >= self.high:  # one value only
             return 0.5
@@ -52,7 +52,7 @@ class Format:
 
 WIDE = Format(width=760, height=400)
 PHONE = Format(width=360, height=320, left=40, right=10, narrow=True)
-_LABEL_ROOM = 18  # above the chart, for what the upward axis shows
+_LABEL_ROOM = 18  # above the chart, for the label of the upward axis
 
 
 @dataclass

@@ -66,7 +66,7 @@ class Context:
 
     @property
     def examples(self) -> str:
-        """What is classified on this page."""
+        """Return the noun for the classified examples."""
         return "digits" if self.data in _OF_DIGITS else "examples"
 
     @property

@@ -58,7 +58,7 @@ class Curve:
         return left.mean + share * (right.mean - left.mean)
 
     def reaches(self, epsilon: float | None) -> bool:
-        """Whether an ε lies within what was measured, give or take its calibration."""
+        """Return whether an ε lies in the measured range, within the calibration tolerance."""
         if epsilon is None or not self.points:
             return False
         low, high = self.points[0].epsilon, self.points[-1].epsilon
@@ -108,5 +108,5 @@ def _runs_on(data: str | None) -> str:
 
 
 def holder_curve(context: Context) -> Curve | None:
-    """The curve of the best method that was measured at more than one ε: what a data holder would train."""
+    """Return the curve of the best method measured at more than one ε: the data holder's choice."""
     return next((curve for curve in curves(context) if curve.connected and len(curve.points) > 1), None)

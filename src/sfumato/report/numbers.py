@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-SMALLEST = 1e-290  # what is smaller counts as zero: its powers of ten leave the range of a float
+SMALLEST = 1e-290  # smaller values count as zero: their powers of ten leave the range of a float
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

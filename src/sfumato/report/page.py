@@ -25,7 +25,7 @@ from sfumato.storage import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What was written, and what it says first."""
+    """A written page: its path, headline, sections and failures."""
 
     path: Path
     headline: str

@@ -1,4 +1,4 @@
-"""What others have published, for scale: accuracy on MNIST, and the ε of systems in use.
+"""List published figures, for scale: accuracy on MNIST, and the ε of systems in use.
 
 Accuracies are quoted from the papers and repositories named; ε is recomputed by the current conversion where
 they used an older one (TF-Privacy, Opacus, scattering).

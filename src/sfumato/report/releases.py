@@ -1,4 +1,4 @@
-"""What was released, as rows of one table: any run that has an ε, and its twin without privacy."""
+"""Build the rows of the table of releases: any run that has an ε, and its twin without privacy."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class ReleaseRow:
 
 
 def releases(context: Context) -> list[ReleaseRow]:
-    """What was released, and how good it is: studies first, then single runs."""
+    """Return the releases and their accuracy: studies first, then single runs."""
     found: list[ReleaseRow] = []
     for kind, rows_of in _ROWS.items():
         for run, result in context.runs_of(kind):
-            known = {row.method for row in found if row.method}  # a sweep repeats what a comparison shows
+            known = {row.method for row in found if row.method}  # a sweep repeats a comparison's
             found += [row for row in rows_of(run, result) if row.method not in known]
     return found
 

@@ -1,4 +1,4 @@
-"""What every kind of run leaves: a frozen result of its own type, written by one function and read by one.
+"""Define a frozen result type for each kind of run, with one writer and one reader for all.
 
 >>> result = Training(epsilon=1.0, delta=1e-5, test_accuracy=0.98)
 >>> from_json(result.to_json()) == result

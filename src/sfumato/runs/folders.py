@@ -68,7 +68,7 @@ def read_history(folder: RunFolder) -> list[EpochReport]:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run folder: what it released."""
+    """The released half of a run folder."""
 
     folder: Path
     result: Result
@@ -85,7 +85,7 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """The run at `path`, of whatever kind; only its released half is read."""
+    """Return the run at `path`, of any kind; only its released half is read."""
     folder = RunFolder(Path(path))
     if not (folder.release / RESULT).is_file():
         raise InvalidInput(

@@ -63,7 +63,7 @@ class Epoch(Model):
 
 
 class EpochReport(Epoch):
-    """What may be said after an epoch, whose checkpoint is durable: all of it is public or was paid for.
+    """The publishable report of an epoch with a durable checkpoint: each value is public or paid for.
 
     Attributes:
         epoch: The number of the epoch, from 1.
@@ -146,7 +146,7 @@ class Votes(Result, tag="votes"):
 
 
 class Reports(Result, tag="reports"):
-    """Records noised one by one before they left their owners, and what was learned from them."""
+    """A model learned from records that were noised one by one before they left their owners."""
 
     epsilon: Epsilon
     delta: Delta
@@ -157,7 +157,7 @@ class Reports(Result, tag="reports"):
 
 
 class Audit(Result, tag="audit"):
-    """A claimed ε beside what an attack proved of it."""
+    """A claimed ε beside the lower bounds that an attack proved."""
 
     claimed_epsilon: Epsilon
     delta: Delta
@@ -205,7 +205,7 @@ class ChargeLine(Model):
 
 
 class LedgerStatement(Result, tag="ledger"):
-    """A ledger: its budget, its charges, and what it refused."""
+    """A ledger: its budget, its charges, and a refusal, if any."""
 
     epsilon: Epsilon
     delta: Delta
@@ -227,7 +227,7 @@ class Failure(Result, tag="failure"):
 
 
 class SeveralHolders(Result, tag="several-holders"):
-    """A model of several holders, who saw nothing of each other: what each adversary may learn of one unit."""
+    """A model of several holders that share no data, with the ε of one unit against each adversary."""
 
     holders: Count
     dropped: Count  # that may be lost in each round
@@ -236,11 +236,11 @@ class SeveralHolders(Result, tag="several-holders"):
     rounds: Count
     numbers: Count  # that are added up in a round
     unit: str = "record"
-    recipient: Epsilon  # ε against whoever receives the model, and so for the others
+    recipient: Epsilon  # ε against the recipient of the model; likewise the next three
     holder: Epsilon
     coordinator: Epsilon
     coalition: Epsilon
     delta: Delta
     test_accuracy: Share | None = None
     data: str | None = None
-    pictures: tuple[str, ...] = ()  # of drawings: what a holder has, what leaves it, what all learn
+    pictures: tuple[str, ...] = ()  # of drawings: a holder's noised input, its message, the sum

@@ -1,4 +1,4 @@
-"""Results that hold several runs against each other, or show what an attacker gets."""
+"""Define the results that compare several runs or show an attack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Network(Model):
 
 
 class FeatureMaps(Model):
-    """Names of pictures: of an input, and of what each layer of each network makes of it."""
+    """Names of pictures: of an input, and of its feature maps in each layer of each network."""
 
     digit: str
     plain: Mapping[str, str]
@@ -44,7 +44,7 @@ class Comparison(Result, tag="comparison"):
 
 
 class SweepRun(Model):
-    """One run of a sweep; `target_epsilon` is what it was calibrated to."""
+    """One run of a sweep; `target_epsilon` is the ε of its calibration."""
 
     epsilon: Epsilon
     target_epsilon: Epsilon
@@ -85,7 +85,7 @@ class NoisedDigits(Result, tag="noised-digits"):
 
 
 class SyntheticDigits(Result, tag="synthetic-digits"):
-    """Images of nobody: one picture with a column for each class, and rows as `rows` names them."""
+    """Synthetic images: one picture with a column for each class, and rows as `rows` names them."""
 
     data: str
     epsilon: Epsilon
@@ -134,7 +134,7 @@ class Reconstruction(Model):
 
 
 class Differencing(Result, tag="differencing"):
-    """What an attacker gets out of averages and sums."""
+    """Results of attacks on averages and sums."""
 
     attack: AverageAttack
     histogram: Histogram

@@ -1,4 +1,4 @@
-"""What attacks prove of a claimed ε."""
+"""Draw the lower bounds that attacks prove for a claimed ε."""
 
 from __future__ import annotations
 

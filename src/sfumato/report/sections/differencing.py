@@ -1,4 +1,4 @@
-"""What an attacker gets out of two averages, exact and private."""
+"""Draw an attack on two averages, exact and private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digits that dissolve as ε gets smaller, beside what a data holder's network gets right at that ε."""
+"""Draw digits that dissolve as ε gets smaller, beside the accuracy of a data holder's network at that ε."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Level:
     epsilon: float | None
     label: str
     readable: float
-    holder: float | None  # what a data holder's network gets right at this ε
+    holder: float | None  # accuracy of a data holder's network at this ε
     measured: bool  # whether that was measured, and not taken from a smaller ε
     position: float  # of its row in the picture, in percent
 

@@ -1,4 +1,4 @@
-"""Several holders, one model: who learned what, and what leaves a holder."""
+"""Draw a model of several holders: the ε against each adversary, and the message that leaves a holder."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ def _both(result: LedgerStatement) -> Markup:
 
 
 def _burn_down(room: Format, result: LedgerStatement) -> Markup:
-    """What is left after each charge, as steps downward."""
     budget, count = result.epsilon, len(result.charges)
     y = Axis(low=0, high=budget, ticks=round_ticks(budget), label="ε spent")
     x = Axis(low=0, high=max(count, 8), label="releases, in the order in which they were charged")

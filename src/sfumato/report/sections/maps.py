@@ -1,4 +1,4 @@
-"""What the convolutions of the compared networks see."""
+"""Draw the feature maps of the compared networks."""
 
 from __future__ import annotations
 

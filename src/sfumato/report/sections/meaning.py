@@ -13,7 +13,7 @@ _SHOWN = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def _facts(context: Context) -> Facts:
-    """How far an even guess can be moved, e^ε / (1 + e^ε), and what others spend."""
+    """Return the largest shift of an even guess, e^ε / (1 + e^ε), and the ε of systems in use."""
     largest = max(epsilon for _, epsilon in IN_USE)
     bounded = [
         one

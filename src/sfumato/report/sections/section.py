@@ -14,7 +14,7 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """`facts` gives what the template `name`.html is filled with, or None if there is nothing to draw."""
+    """`facts` returns the variables of the template `name`.html, or None if there is nothing to draw."""
 
     name: str  # its address within the page
     title: str

@@ -1,4 +1,4 @@
-"""Digits of nobody beside plain drawings, and beside the real ones that are nearest to them."""
+"""Draw synthetic digits beside plain drawings, and beside the real digits nearest to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How teachers vote, and what the noise leaves of it."""
+"""Draw the votes of the teachers, before and after noise."""
 
 from __future__ import annotations
 
