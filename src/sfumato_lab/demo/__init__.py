@@ -1,4 +1,4 @@
-"""The demo on MNIST, in stages: what `sfumato demo` runs and `sfumato report` draws.
+"""The stages of the demo on MNIST, which `sfumato demo` runs and `sfumato report` draws.
 
 Each stage is a small function that leaves a run folder of its own under `out/demo/STAGE/`, so that a stage that
 is done is not run again, and one that fails does not stop the others. The MNIST stages charge one ledger.

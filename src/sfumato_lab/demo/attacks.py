@@ -1,4 +1,4 @@
-"""What an attacker gets: from averages, from the private step itself, and from finished networks."""
+"""Attack averages, the private step itself, and finished networks."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ _STATED = (
 
 
 def balance(context: StageContext) -> LedgerStatement:
-    """The ledger's statement, with what was spent after each charge, and a refusal."""
+    """Return the ledger's statement, with the ε spent after each charge, and a refusal."""
     with context.ledger() as ledger:
         spent = {charge.head.sequence: charge.epsilon_spent for charge in ledger.charges()}
         found = statement.as_json(ledger)

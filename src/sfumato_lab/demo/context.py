@@ -1,4 +1,4 @@
-"""What a stage is handed: its folder, its size, the data, the ledger, and where to report its progress."""
+"""The context of a stage: its folder, its size, the data, the ledger, and the progress callback."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ Progress = Callable[[float], None]  # the share of the stage that is done, in [0
 
 @dataclass
 class Shelf:
-    """A data set, loaded once; if it cannot be had, nobody looks for it twice."""
+    """A data set, loaded once; a failed load is not tried again."""
 
     name: str
     _found: dict[str, Dataset] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """What one stage works with."""
+    """The inputs of one stage."""
 
     folder: RunFolder
     size: Size

@@ -1,7 +1,7 @@
 """Digits that are noised before they leave the person, at many ε, and how many of them can still be read.
 
-The digits are public test images, each scaled to length 1: any two differ by at most 2, which is what the
-Gaussian mechanism has to hide (δ = 1e-5). Both readers learned from drawings only; the second knows the noise.
+The digits are public test images, each scaled to length 1: any two differ by at most 2, the sensitivity
+of the Gaussian mechanism (δ = 1e-5). Both readers learned from drawings only; the second knows the noise.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _optimization(rows: int) -> Optimization:
 
 
 def plain_and_private(context: StageContext) -> Comparison:
-    """The same network twice: accuracy and loss by epoch, and what its convolutions see."""
+    """Train the same network twice, plainly and privately; return curves by epoch and feature maps."""
     plain, private = models.build("cnn"), models.build("cnn")
     networks = [_plainly(plain, context, context.part(0, 0.5))]
     history = _privately(
@@ -196,7 +196,7 @@ def finished_run(folder: RunFolder, plan: TrainingPlan) -> bool:
 
 @torch.no_grad()
 def feature_maps(net: nn.Module, digit: Tensor, folder: Path, name: str) -> dict[str, str]:
-    """What the two convolutions make of a public digit, as pictures of one pixel a position."""
+    """Draw the feature maps of the two convolutions for a public digit, one pixel a position."""
     first = net.activation1(net.conv1(digit))  # type: ignore[operator]  # (1, 16, 14, 14)
     second = net.activation2(net.conv2(net.pool1(first)))  # type: ignore[operator]  # (1, 32, 5, 5)
     files = {}

@@ -1,4 +1,4 @@
-"""Three more ways to release what is useful: the best recipe, labels by private vote, and noised reports."""
+"""Run three more kinds of release: the best recipe, labels by private vote, and noised reports."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def recipe(context: StageContext) -> Sweep:
 
 
 def _plain_head(ready: Classifier) -> float:
-    """The same head on the same features, trained without noise or clipping: what privacy is held against."""
+    """Return the baseline: the same head on the same features, trained without noise or clipping."""
     assert ready.test is not None
     head = copy.deepcopy(learner(ready.network))
     fit(head, ready.rows, _PLAIN_HEAD, progress=False)
@@ -115,7 +115,7 @@ def votes(context: StageContext) -> Votes:
 
 
 def _in_order(context: StageContext) -> Callable[[str, float], None]:
-    """PATE says what it does and how far that is; its phases take about these shares of the time."""
+    """Map the progress of PATE's phases to shares of the stage; the shares are rough."""
     phases = {"adapting the prior": (0.0, 0.5), "training the teachers": (0.5, 0.9)}
 
     def progress(what: str, share: float) -> None:
@@ -157,9 +157,9 @@ def _with_noise(
 
 
 def reports(context: StageContext) -> Reports:
-    """Every digit and its label noised by itself before it leaves the person; learned from what arrives.
+    """Noise every digit and its label before they leave the person, and train on the reports.
 
-    Nobody keeps the clear digits, so the people's ledger is apart, and has room for this one report of each.
+    No server keeps the clear digits, so the people's ledger is apart, with room for one report of each.
     """
     place = context.folder.release / "noised.npz"
     if not place.exists():
@@ -209,7 +209,7 @@ _EMPTY = np.zeros((28, 28), dtype=np.uint8)  # of a class without images
 
 
 def synthetic_digits(context: StageContext) -> SyntheticDigits:
-    """Charged to the ledger of all stages; what is compared with real digits is so because these are public."""
+    """Release synthetic digits, charged to the ledger of all stages; compare them with public real digits."""
     rows, test = context.rows().excerpt(context.size.synthetic_rows), context.test()
     request = ImageRequest.of(
         rows,

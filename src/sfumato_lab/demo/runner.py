@@ -1,4 +1,4 @@
-"""Run the stages one after the other, skip what is done, name what fails, and go on."""
+"""Run the stages one after the other, skip finished stages, name failed ones, and go on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sfumato_lab.demo.releases import recipe, reports, synthetic_digits, votes
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A name, which is its folder; what the reader sees; and about how long it takes, full and quick."""
+    """A stage: its name, which is its folder, its title, and its rough duration, full and quick."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ class Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    # What charges nobody and takes seconds comes first, so that something is on the screen soon.
+    # Stages that charge no ledger and take seconds come first, so that the screen fills soon.
     Stage(
         name="differencing",
         title="an age out of two averages",
@@ -140,7 +140,7 @@ def folder_of(out: Path, size: Size) -> Path:
 
 
 def begin_again(out: Path, size: Size) -> None:
-    """Forget all stages and their ledger: MNIST is public, so nobody loses by it."""
+    """Delete all stages and their ledger; MNIST is public, so this costs no privacy."""
     shutil.rmtree(folder_of(out, size), ignore_errors=True)
 
 
@@ -198,7 +198,7 @@ def settings_of(stage: Stage, size: Size) -> dict[str, Any]:
 
 
 def settings_key(stage: Stage, size: Size) -> str:
-    """Changes with the settings and the version, so that what was made with others is made again."""
+    """Return a key of the settings and the version; a stage with another key is run again."""
     made_by = {
         "stage": stage.name,
         "settings": settings_of(stage, size),

@@ -1,6 +1,6 @@
 """Scenes of nothing, in colour: a sky, a ground and a few rough leaves on them, under one light.
 
-They are dead leaves (`leaves.py`) with more of what photographs have. There are few leaves or many. Surfaces
+They are dead leaves (`leaves.py`) with more properties of photographs. There are few leaves or many. Surfaces
 are rough at every scale: their power falls with frequency (Field, *Relations between the statistics of natural
 images and the response properties of cortical cells*, 1987). Light falls from one side. Scenes differ in
 contrast. There is hardly any noise of single pixels: flat leaves with noise made a dictionary of patches that

@@ -40,8 +40,8 @@ Labels = npt.NDArray[np.int64]
 class Learner(nn.Module):
     """A prior while it is trained: beside the classes it tells the kinds within them apart.
 
-    What only tells ten digits apart keeps too little for other people's digits; ways to write them are finer
-    classes that the drawings know for nothing. The layer that names them is left behind.
+    Features that only tell ten digits apart keep too little for other people's digits; ways to write them are
+    finer classes, which the drawings know at no cost. The layer that names them is left behind.
     """
 
     def __init__(self, source: Source) -> None:
@@ -53,7 +53,7 @@ class Learner(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a prior is drawn from, and the public images it is measured on."""
+    """The drawings that a prior is trained on, and the public images it is measured on."""
 
     draw: Callable[..., tuple[Images, Labels]]
     classes: int
@@ -100,7 +100,7 @@ SOURCES: dict[str, Source] = {
 class PriorRecipe:
     """How a prior is trained; the values were chosen on held-out drawings and scikit-learn's `digits`."""
 
-    name: str = "strokes"  # what is drawn
+    name: str = "strokes"  # the kind of drawings
     epochs: int = 10
     drawings: int = 60_000  # an epoch
     batch: int = 128
@@ -148,7 +148,7 @@ def make_prior(
     weights = safetensors.torch.save(
         {name: value.to(kind).contiguous() for name, value in net.state_dict().items()}
     )
-    net.load_state_dict(safetensors.torch.load(weights))  # what is measured is what ships
+    net.load_state_dict(safetensors.torch.load(weights))  # measure the weights that ship
     note = {
         "sha256": hashlib.sha256(weights).hexdigest(),
         "bytes": len(weights),

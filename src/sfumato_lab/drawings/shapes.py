@@ -1,10 +1,10 @@
-"""Shaded and patterned shapes drawn by code: a public prior for photographs of things, nobody's data.
+"""Shaded and patterned shapes drawn by code: a public prior for photographs of things, without personal data.
 
 A kind of thing (`outlines`) is mixed from its poses, shaken, bent and warped, scaled so that
 its longer side fills the image, and filled with a grey that changes slowly, with stripes, checks, grain, a line
 down the front or a printed patch. The class is the kind.
 
-*What was tuned on what*: outlines and patterns come from knowledge of clothes and of how Fashion-MNIST says it
+*Sources of the settings*: outlines and patterns come from knowledge of clothes and of how Fashion-MNIST says it
 was made (the longer side fills 28 pixels, grey on black); no image of it was looked at.
 """
 

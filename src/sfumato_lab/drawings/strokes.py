@@ -1,4 +1,4 @@
-"""Handwritten digits drawn by code: a public prior that is nobody's data.
+"""Handwritten digits drawn by code: a public prior without personal data.
 
 A digit is a movement of the pen (`sfumato_lab.drawings.skeletons`): poses of one style are mixed, the points
 shaken, a smooth curve laid through them, the page sheared, turned, stretched, bent and warped, the line drawn
@@ -6,9 +6,9 @@ with a pen of some width and changing pressure, and the result laid out by the r
 (LeCun, Cortes and Burges): scaled into a 20 × 20 box with its proportions kept, then moved by whole pixels so
 that the centre of mass lies at the centre of 28 × 28.
 
-*What was tuned on what*: styles, poses and amounts of variation come from knowledge of handwriting; the
+*Sources of the settings*: styles, poses and amounts of variation come from knowledge of handwriting; the
 pen's width from MNIST's published mean pixel, 0.1307. Sheets of drawings were looked at beside sheets of MNIST
-*test* digits (which made edges crisper and lines smoother), and what a net trained on drawings got wrong among
+*test* digits (which made edges crisper and lines smoother), and the errors of a net trained on drawings, on
 scikit-learn's `digits`, scans of other writers, added poses and thicker pens. No training image of MNIST was
 ever looked at, and no accuracy on its test images chose anything.
 """

@@ -31,7 +31,7 @@ class Moves:
             _validate.non_negative(name, getattr(self, name))
 
     def of(self, images: Tensor, generator: np.random.Generator) -> Tensor:
-        """The images (images, 1, side, side), moved; what comes in from outside is 0."""
+        """Return the moved images (images, 1, side, side); pixels from outside are 0."""
         maps = torch.from_numpy(self._maps(len(images), images.shape[-1], generator))
         grid = functional.affine_grid(maps, list(images.shape), align_corners=False)
         return functional.grid_sample(images, grid, align_corners=False)

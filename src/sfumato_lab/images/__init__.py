@@ -1,4 +1,4 @@
-"""Synthetic images of nobody: drawings moved to where private images lie, labelled by a private head.
+"""Synthetic images of no real person: drawings moved to where private images lie, labelled by a private head.
 
 ```python
 request = ImageRequest.of(rows, images=60_000, epsilon=1)

@@ -1,4 +1,4 @@
-"""How good synthetic images are: likeness, labels, copies, styles, and what a net learns from them alone.
+"""How good synthetic images are: likeness, labels, copies, styles, and a net trained on them alone.
 
 All of it compares with real images that are public. On private ones the outcome would be private.
 """
@@ -23,7 +23,7 @@ from sfumato_lab.images.styles import Floats, Images, Integers, to_inputs
 
 Features = Callable[[Tensor], Tensor]
 _BATCH = 100
-_ANSWERED = 100  # images at a time: what nets compute on them stays in the cache
+_ANSWERED = 100  # images at a time: the nets' activations stay in the cache
 WIDTH = 32
 _HELD_OUT = 0.1  # of the synthetic images, on which the number of epochs is chosen
 
@@ -81,7 +81,7 @@ def coverage(made: Floats, real: Floats, *, neighbours: int = 5) -> float:
 
 
 class Reader(nn.Module):
-    """A plain convolutional network for 28 × 28 images: what is trained on synthetic images alone.
+    """A plain convolutional network for 28 × 28 images, trained on synthetic images alone.
 
     `width`: channels of the first layer; the second has twice as many.
     """

@@ -1,4 +1,4 @@
-"""What synthetic images cost: the head's training and the statistics, fixed, priced and charged as one."""
+"""The plan of synthetic images: the head's training and the statistics, priced and charged as one."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _product_weights(layout: Layout) -> Floats:
 
 RELATION = Relation.ADD_REMOVE
 HEAD_SHARE = 0.7
-"""Of ε: what the head that labels the images is trained with, the rest being for the statistics."""
+"""Share of ε for training the head that labels the images; the statistics get the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class ImagePlan:
     """All that is learned from private images.
 
     Without a head, images have the label that they were drawn for; without statistics, they are plain drawings
-    that the head labels. `measured`: what the head's recipe measures of its features before it is trained.
+    that the head labels. `measured`: statistics of the features that the recipe measures before training.
     Public: all fields.
     """
 
@@ -231,7 +231,7 @@ class ImagePlan:
     ) -> ImagePlan:
         """The least noise that costs at most (ε, δ) in all.
 
-        The head, with what its recipe measures first, costs `head_share` of ε.
+        The head, with the statistics that its recipe measures first, costs `head_share` of ε.
         """
         _validate.positive("epsilon", epsilon)
         if not 0 <= _validate.real("head_share", head_share) <= 1:
@@ -272,7 +272,7 @@ class ImagePlan:
 
     @property
     def eta(self) -> float | None:
-        """By how much the declared sensitivity of what is measured exceeds 1."""
+        """Return the excess over 1 of the declared sensitivity of the measured statistics."""
         found = [] if self.measured is None else [self.measured.mechanism.eta]
         if self.statistics is not None:
             found.append(self.statistics.layout.mechanism(self.statistics.noise_multiplier).eta)

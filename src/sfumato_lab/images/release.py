@@ -54,7 +54,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRequest:
-    """What is asked for, from what is declared of the rows; no row was looked at."""
+    """A request for images, made from the declared facts about the rows; no row is read."""
 
     plan: ImagePlan
     recipe: Recipe
@@ -193,7 +193,7 @@ class ImagePlaces:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasedImages:
-    """Synthetic images, the sampler that can draw more, and what they cost."""
+    """Synthetic images, the sampler that can draw more, and their cost."""
 
     drawn: Drawn
     sampler: ImageSampler

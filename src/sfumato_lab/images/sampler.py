@@ -35,7 +35,7 @@ from sfumato_lab.images.styles import (
     raw_view,
 )
 
-_FLOOR = 0.02  # of the mean variance: what a drawing's direction has at least
+_FLOOR = 0.02  # of the mean variance: the least variance of a drawing's direction
 _HIDDEN = 0.3  # of the longest direction of a covariance's noise: variance that it hides
 _FRAMES = (10, 20, 40, 70, 110)  # first directions of the frames in which covariances are denoised
 _FARTHEST = 3.0  # times: how far a direction is stretched at most
@@ -55,7 +55,7 @@ class Moves:
 
     maps: Floats  # (classes, directions, directions), symmetric
     shifts: Floats  # (classes, directions)
-    centres: Floats  # (classes, directions): what the maps leave where it is
+    centres: Floats  # (classes, directions): the fixed points of the maps
     roots: Floats  # (classes, directions, directions): of the drawings' covariances
     anew: Floats  # (classes,): the share that is put anywhere
 
@@ -93,7 +93,7 @@ class Moves:
 
 
 def denoised(statistics: Statistics, drawn: Floats, people: Floats, means: Floats) -> Floats:
-    """The classes' covariances, each drawn towards what all classes have in common, and that to the drawings'.
+    """Return the classes' covariances, each shrunk towards their common one, and that to the drawings'.
 
     By the positive-part James–Stein estimator, on the matrices' entries, whose noise is known.
     """
@@ -125,7 +125,7 @@ def in_frames(matrix: Floats, variance: float) -> Floats:
 
 
 def believed(matrix: Floats, noise: float) -> Floats:
-    """Drawn towards zero by what noise of this squared length hides (positive-part James–Stein)."""
+    """Shrink a matrix towards zero, given its noise's squared length (positive-part James–Stein)."""
     length = float(np.square(matrix).sum())
     return matrix * max(0.0, 1.0 - noise / length) if length else matrix
 
@@ -232,10 +232,10 @@ SUREST = 0.85
 """This share of the images is kept: those whose label the head is surest of."""
 
 POSSIBLE = 0.05
-"""Times the chance of its label: what the head must give the kind that a thing was drawn as."""
+"""Least probability that the head must give the drawn kind, as a multiple of its label's."""
 
 _FAMILIES = np.array([0, 1, 0, 0, 0, 2, 0, 2, 3, 2])
-"""Of kinds of clothes: what covers the chest, trousers, shoes, bags. None is taken for one of another."""
+"""Families of clothes: tops, trousers, shoes, bags. No kind is taken for one of another family."""
 
 _BATCH = 4000  # drawings at a time
 _MOST_TRIED = 6  # times as many as are wanted, after which classes need not have their shares
@@ -328,9 +328,9 @@ class ImageSampler:
         return Moves.of(self.statistics, self.styles)
 
     def _labelled(self, images: Images, labels: Integers) -> Drawn:
-        """Each with the label that the head reads. What it takes for something else than was drawn is left out.
+        """Label each image by the head; leave out images that it reads as another kind than was drawn.
 
-        Digits must be read as what was drawn; of things, that must be possible, and clothes stay in their
+        Digits must be read as the drawn digit; of things, that must be possible, and clothes stay in their
         family. Of these, the ones that the head is surest of.
         """
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
@@ -379,7 +379,7 @@ _HEAD, _EXTRACTORS = "head.", "extractors."  # the extractors are public, and in
 
 
 def sampler_bytes(sampler: ImageSampler, recipe: Recipe) -> bytes:
-    """Everything that the sampler draws from, except what comes with the package."""
+    """Return the sampler's parameters as bytes, without the files that come with the package."""
     card = ModelCard(
         architecture=ARCHITECTURE,
         classes=sampler.class_names,

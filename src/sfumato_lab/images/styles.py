@@ -34,7 +34,7 @@ _REACH = 0.95  # of the drawings' residuals are no longer than the reach, where 
 _MARGIN = 1.4  # times that length is the reach, where they are chosen
 _LEAST_REACH = 1e-6  # below this, images of a class are all the same
 _BLACK = 0.12  # below this, a pixel of a moved image is background
-_LOOKED_AT = 100  # images at a time: what nets compute on them stays in the cache
+_LOOKED_AT = 100  # images at a time: the nets' activations stay in the cache
 _MATCHED: Mapping[str, tuple[str, ...]] = {
     "strokes": ("mnist", "digits", "strokes"),
     "shapes": ("fashion-mnist",),
@@ -89,7 +89,7 @@ class PublicSet:
 
 @dataclass(frozen=True, kw_only=True)
 class StyleSettings:
-    """Which drawings, and what of them is told apart.
+    """The drawings, and their styles that are told apart.
 
     Lines of a pen are chosen, so that the mean of each class becomes that of the private images. Things of many
     tones are moved, so that mean and covariance do.
@@ -138,7 +138,7 @@ class View:
     """An image as a few numbers: where it lies along principal directions of the drawings.
 
     Of pixels, where drawings are moved; of the public net's features, in which likeness is judged, where they
-    are chosen. Of pixels there is one number more: the length of what lies along no direction, the texture. An
+    are chosen. Of pixels there is one number more: the length of the residual, the texture. An
     image's numbers depend on that image alone.
     """
 

@@ -1,4 +1,4 @@
-"""Why averages and minimum group sizes do not protect, and what a budget does against it.
+"""Why averages and minimum group sizes do not protect, and how a budget prevents it.
 
 Published (a talk on making differential privacy practical): AVG over {Jan Kees or Peter} = 49.5 with n = 96 and
 AVG over {Peter} = 49 with n = 95 reveal 96·49.5 − 95·49 = 97.

@@ -1,4 +1,4 @@
-"""Local noise on images: the five ε of the local-noise project by its formula, the true ε, and what is learned.
+"""Local noise on images: the five ε of the local-noise project by its formula, the true ε, and the accuracy.
 
 Every image is scaled to length 1 *by itself* (the project scaled a batch as one: its noise was about √700 times
 too strong) and noised once (the project drew anew each epoch). Its ε came from the classical formula with
@@ -168,7 +168,7 @@ def _measured(
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """The data, what of it is reported, and at what ε."""
+    """The data, its reported part, and the ε."""
 
     data: str = "mnist"
     view: str = TOGETHER

@@ -44,7 +44,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def loss_scores(losses: npt.ArrayLike) -> Floats:
-    """Minus the loss: what was trained on is fitted better (Yeom et al. 2018)."""
+    """Return minus the loss: training rows are fitted better (Yeom et al. 2018)."""
     return -np.asarray(losses, dtype=np.float64)
 
 
@@ -245,7 +245,7 @@ def _pooled(
 
 
 def strongest(rows: int, epsilon: float, delta: float) -> dict[str, Any]:
-    """What attackers prove who choose the data, or who see every step, at the same price."""
+    """Return the ε that attackers prove who choose the data, or who see every step, at the same price."""
     seen = mechanism_audit.run(_plan(rows, epsilon, delta), delta=delta, pairs=64)
     chosen = black_box.run(epsilon=epsilon, delta=delta, networks=200)
     return {

@@ -1,4 +1,4 @@
-"""Shuffled batches: what they are priced at stands, and the price of Poisson sampling would not.
+"""Price shuffled batches: their own price holds, and the price of Poisson sampling would not.
 
 Most code deals batches from a shuffled pass and prices them as if every record came by its own coin. In a pass
 each record takes part exactly once, where a coin may leave it out: an attacker who hears no trace of a record

@@ -1,4 +1,4 @@
-"""Synthetic images beside the best published: what a network learns from them alone, and how like they are.
+"""Compare synthetic images with the best published: likeness, and accuracy of a network trained on them alone.
 
 The data sets are public, so that everything here may be shown. Settings are fixed before; no run is left out,
 and nothing is chosen on the test images: the epoch is that which is best on held-out synthetic images.
@@ -135,7 +135,7 @@ def run(
 
 
 def _release(cell: Cell, folder: Path, images: int) -> dict[str, float]:
-    """Make the images of one run; return what they cost."""
+    """Make the images of one run; return their cost."""
     rows = datasets.load(cell.data, "train")
     started, computed = time.perf_counter(), time.process_time()
     request = ImageRequest.of(

@@ -1,4 +1,4 @@
-"""Synthetic tables of public ones: what a classifier learns from them, and how far their marginals are off.
+"""Measure synthetic tables of public ones: accuracy of a classifier trained on them, and marginal errors.
 
 The tables are public, so that everything here may be shown. Settings are the command line's defaults; no run is
 left out, and nothing is chosen on the test rows.
@@ -61,7 +61,7 @@ CUTS: Mapping[str, Mapping[str, Sequence[float]]] = {
 """Columns of statsmodels' tables become integers by cuts that their code books suggest."""
 
 SAME: Mapping[str, Sequence[str]] = {"randhie": ("lpi", "disea", "hlthg", "hlthf", "hlthp", "physlm")}
-"""What was asked once of a person of whom there are several rows: one row for each year of the experiment."""
+"""Columns asked once of a person who has several rows: one row for each year of the experiment."""
 
 TARGETS = {"randhie": "physlm", "fair": "affairs"}
 TITLES = {"randhie": "RAND health insurance", "fair": "marriages (Fair 1978)"}

@@ -1,8 +1,8 @@
 """Contact-tracing risk scores that protect the people behind them.
 
-An epidemic is held down by testing whoever has the highest risk score. A score is made of what the phones of
-one's contacts say, so it tells about them; a `Release` says how much noise keeps that in bounds, and what it
-costs on one day, over a message's life, and for a whole person.
+An epidemic is held down by testing the people with the highest risk scores. A score is computed from messages
+of the contacts' phones, so it reveals something about them; a `Release` sets the noise that bounds this, and
+states its cost on one day, over a message's life, and for a whole person.
 
 >>> disease = Disease()
 >>> release = Release.calibrated(method="dpfn", epsilon=1, delta=1e-3, disease=disease)

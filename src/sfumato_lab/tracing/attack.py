@@ -1,6 +1,6 @@
-"""The attack of one person with an app: meet the victim, meet nobody else, watch tomorrow's score.
+"""The attack of one person with an app: meet only the victim, then watch tomorrow's score.
 
-Whoever met only the victim on only one day sees in their own score what the victim's phone said. Colluders who
+A person who met only the victim on only one day sees the victim's message in their own score. Colluders who
 each met the victim once see it several times over. Run on many victims at once, half of whom tested positive,
 the attack's errors bound the ε of the release from below.
 """
@@ -61,7 +61,7 @@ def attack(
     """Guess from the colluders' scores which victims tested positive.
 
     Args:
-        release: What is attacked.
+        release: The attacked release.
         disease: How the score takes the disease to spread.
         sampler: The secret stream.
         victims: How many victims are attacked, for the statistics.
@@ -100,7 +100,7 @@ def attack(
 def watch(
     release: Release, *, disease: Disease, sampler: Sampler, victims: int, colluders: int, days: int
 ) -> Floats:
-    """What the colluders of each victim see, added up; the first half of the victims tested positive."""
+    """Return the sum of the colluders' scores by victim; the first half of the victims tested positive."""
     population = Population(victims * (1 + colluders), disease, TestKit())
     everyone = np.arange(victims)
     attackers = np.arange(victims, victims * (1 + colluders))

@@ -1,4 +1,4 @@
-"""An epidemic, day by day, held down by testing whoever has the highest released score."""
+"""An epidemic, day by day, held down by testing the people with the highest released scores."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """What will be done, and for how long: fixed before the first day.
+    """The plan of a campaign, fixed before the first day.
 
     Args:
-        release: What scores are released, and with how much noise.
+        release: The method of the scores, and its noise.
         disease: How the score takes the disease to spread.
         kit: Error rates of tests.
         days: How long it lasts.
@@ -70,7 +70,7 @@ class Campaign:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened, day by day, in a simulated town.
+    """The outcome of a campaign in a simulated town, day by day.
 
     Attributes:
         prevalence: The share of people infected, day by day.
@@ -95,7 +95,7 @@ class Outcome:
     def curve(
         self, release: Release, disease: Disease, *, epsilon: float | None, delta: float
     ) -> EpidemicCurve:
-        """The epidemic and its price; `epsilon` is what was asked for, None if there was no noise."""
+        """Return the epidemic and its price; `epsilon` is the requested ε, None without noise."""
         price = release.price(disease, contacts_per_day=self.contacts_per_day).epsilons(delta)
         spent = {f"epsilon_{span}": None if epsilon is None else value for span, value in price.items()}
         return EpidemicCurve(
@@ -119,19 +119,19 @@ def run(
     """Run a campaign: release scores, test, isolate, day after day.
 
     *Guarantees*: who is offered a test follows from released values and from who was offered one before
-    (`Population.turns`), so that nobody's result decides whether another person is tested, nor whether they
-    have a turn later. Isolated people take their turn at home. Whoever is to leave isolation is tested
-    for that, and stays if positive; this test is told to nobody and changes no message.
+    (`Population.turns`), so that no result decides whether another person is tested, nor whether they
+    have a turn later. Isolated people take their turn at home. A person who is to leave isolation is tested
+    for that, and stays if positive; this test is not reported and changes no message.
 
     Args:
-        campaign: What is done.
+        campaign: The plan.
         simulator: The epidemic.
         sampler: The secret stream of the privacy noise.
         seed: Fixes the simulated test errors and the order among equals.
         progress: `progress(day, prevalence)` is called after each day.
 
     Returns:
-        What happened.
+        The outcome.
 
     >>> from sfumato.randomness import SecretStream
     >>> from sfumato_lab.tracing import SeirSimulator, Town
@@ -216,9 +216,9 @@ class Results:
 
 
 def examine(infectious: Bools, kit: TestKit, random: np.random.Generator) -> Results:
-    """Test whoever has a turn; with `kit.confirm`, test whoever is positive again at once.
+    """Test the people who have a turn; with `kit.confirm`, test each positive person again at once.
 
-    *Guarantees*: whether somebody is tested again follows from that person's own first result: every positive
+    *Guarantees*: whether a person is tested again follows from that person's own first result: every positive
     test is followed by a second, even on a day with more of them than tests were set aside for.
     """
     first = _test(infectious, kit, random)

@@ -36,7 +36,7 @@ class Meetings(NamedTuple):
     kind: npt.NDArray[np.integer] | None = None
 
     def without(self, isolated: npt.NDArray[np.bool_]) -> Meetings:
-        """The meetings in which nobody is isolated."""
+        """Return the meetings without isolated people."""
         return self.where(~(isolated[self.one] | isolated[self.other]))
 
     def where(self, these: npt.NDArray[np.bool_]) -> Meetings:
@@ -45,7 +45,7 @@ class Meetings(NamedTuple):
 
 
 class _Day:
-    """One day's messages, receivers and senders; as matrices only once somebody asks for them."""
+    """One day's messages, receivers and senders; as matrices only on request."""
 
     def __init__(self, meetings: Meetings, people: int, kinds: int) -> None:
         self._people, self._kinds, self.meetings = people, kinds, meetings
@@ -96,7 +96,7 @@ class ContactWindow:
     """The last `window` days of contacts.
 
     *Guarantees*: a contact is mutual; two people who meet several times in one day exchange one message that
-    day (so that one message enters one sum once), under the first of the kinds in which they met; nobody
+    day (so that one message enters one sum once), under the first of the kinds in which they met; no person
     meets themselves. Oldest day first; days before the first are empty.
 
     Args:
@@ -134,7 +134,7 @@ class ContactWindow:
         return self._days[day].sums(values)
 
     def sum_over_contacts(self, day: int, values: Integers) -> Integers:
-        """For every receiver the sum of their contacts' `values` on one day, of whatever kind."""
+        """Return for every receiver the sum of their contacts' `values` on one day, over all kinds."""
         return np.asarray(self._days[day].sums(values).sum(axis=0), dtype=np.int64)
 
     def counts(self, day: int) -> Integers:

@@ -97,7 +97,7 @@ class CovasimSimulator:
 
 
 def _isolation(covasim: Any, people: int) -> Any:
-    """An intervention that isolates whoever `people_apart` says, each day."""
+    """Return an intervention that isolates the people of `people_apart`, each day."""
 
     class Isolation(covasim.Intervention):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What to expect of a value that was noised on its way: post-processing, under priors that are public."""
+"""Compute posterior means of noised values: post-processing, under public priors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 4  # contacts of one kind who test positive on one day, beyond which not
 def expected_count(noisy: Floats, noise: float, *, expected: Floats, size: float, spread: float) -> Floats:
     """E[K | y] for K ~ Poisson(`expected`) and y = Σ of K sizes of mean `size` and deviation `spread`, + noise.
 
-    y | K ~ N(size·K, noise² + spread²·K), K ≤ 4. Nobody expected, nobody counted: 0. Without noise, y / size.
+    y | K ~ N(size·K, noise² + spread²·K), K ≤ 4. If `expected` is 0, so is the result. Without noise, y / size.
     The posterior mean is the estimate of least mean squared error; as it reads nothing but y and public
     numbers (one's number of contacts is one's own), it is post-processing.
 
@@ -43,8 +43,8 @@ def expected_again(noisy: Floats, noise: float, *, before: Floats, expected: Flo
     """E[Kⱼ | y] of those first told of j days ago, from several days on which they were told of.
 
     yₐ = Σⱼ signal[j, a]·Kⱼ + N(0, noise²), a days ago, and Kⱼ ~ Poisson(`expected`), at most 4. One round of
-    coordinate ascent (mean field) from `before`, the expectations until now, newest first: each Kⱼ given what
-    is expected of the others. (Oldest first, what is new today is often put down to yesterday.) For a single j
+    coordinate ascent (mean field) from `before`, the expectations until now, newest first: each Kⱼ given the
+    expectations of the others. (Oldest first, today's news is often attributed to yesterday.) For a single j
     it is the posterior mean. Rows of `before` beyond the days of `noisy` stay as they are. Post-processing, as
     `expected_count` is.
 
@@ -78,8 +78,8 @@ def denoise(noisy: Floats, noise: float, contacts: Integers, *, slab: float) -> 
     """E[x | x + N(0, noise²)] for x that is mostly 0, and else exponential with mean `slab`.
 
     The chance of the latter is proportional to one's number of contacts. Post-processing: its rate is estimated
-    from the noised values themselves, and one's number of contacts is one's own. Nobody to meet, nothing to
-    fear: 0. The posterior mixes 0 with a normal cut off at 0, whose centre lies `centre` noises from there.
+    from the noised values themselves, and one's number of contacts is one's own. Without contacts the
+    result is 0. The posterior mixes 0 with a normal cut off at 0, whose centre lies `centre` noises from there.
     """
     if noise == 0:
         return noisy

@@ -1,4 +1,4 @@
-"""What is assumed of the disease and of its tests: public numbers, the same for everyone."""
+"""Parameters of the disease and of its tests: public numbers, the same for everyone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Kind:
     """One kind of contact.
 
     Args:
-        name: What people call it.
+        name: Its common name.
         closeness: The chance of infection, as a multiple of p1.
         recurrence: The share of days on which one meets the same people again; 0 for never.
 
@@ -47,7 +47,7 @@ class Disease:
         window: How many days a contact is remembered.
         message_bound: γ, the largest infectiousness that a message may claim.
         kinds: Kinds of contact, which both who met can tell apart.
-        prevalence: The share of one's contacts taken to be infectious while nobody says anything.
+        prevalence: The share of one's contacts taken to be infectious in the absence of messages.
         susceptibility: How easily people are infected, as a multiple of p1, by age in tens of years; the last
             one is for all who are older. Empty if age does not matter.
 
@@ -116,7 +116,7 @@ class TestKit:
         false_positive_rate: The chance of a positive test if not infectious; may be 0.
         false_negative_rate: The chance of a negative test if infectious; more than 0, so that no two tests
             contradict each other.
-        confirm: Whether somebody counts as positive only if a second test agrees. It is taken on the same
+        confirm: Whether a person counts as positive only if a second test agrees. It is taken on the same
             day, and its errors are independent of the first one's.
 
     >>> TestKit().likelihood(np.array([True]))[0].round(3).tolist()

@@ -1,4 +1,4 @@
-"""What it says about the days before, that somebody counts as positive."""
+"""Compute the posterior of earlier infectious days, given that a person counts as positive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUIET = 2e-3  # exposure a day of someone who is tested, and of whom nothing el
 def infectious_before(disease: Disease, kit: TestKit) -> Floats:
     """(window,): P(infectious on that day | counted as positive after yesterday, the last day but one).
 
-    By Bayes' rule in the chain of `neighbours.believe`, for somebody of whom nothing else is known.
+    By Bayes' rule in the chain of `neighbours.believe`, for a person without other evidence.
     """
     window = disease.window
     quiet = np.ones((window + 1, 1))

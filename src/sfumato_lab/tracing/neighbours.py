@@ -56,7 +56,7 @@ def believe(evidence: Evidence, disease: Disease) -> Belief:
 
     It is the sum over all traces S^a E^b I^c R^d of the window, by dynamic programming. A trace weighs start ×
     ∏ₜ [S→S (1−p0)Πₜ; S→E 1−(1−p0)Πₜ; E→I g; I→R h] × likelihood of the tests. The sum factorises over days, so
-    forward and backward sums give exactly what listing the traces would.
+    forward and backward sums equal the sum over listed traces.
 
     Romijnders et al. 2024, §3; Rabiner 1989, §III.A for the recursion.
 

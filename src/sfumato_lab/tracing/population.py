@@ -1,4 +1,4 @@
-"""What the phones of a population hold between two days."""
+"""The state of a population's phones between two days."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMORY = 0.6  # weight of yesterday's average of released scores in today's
 
 
 class OwnTests:
-    """What tests say of those who took them, morning by morning; columns are people.
+    """Likelihoods of people's own tests, morning by morning; columns are people.
 
     Args:
         people: How many there are.
@@ -55,12 +55,12 @@ class OwnTests:
 
 
 class Population:
-    """What is known of everybody: contacts, own tests, and what has been released so far.
+    """The state of all people: contacts, own tests, and the values released so far.
 
     Rows are days, oldest first; columns are people. `exposure` and `positives` are only ever made of released
-    values, for the methods whose releases they keep, so that what is computed from them later is
-    post-processing. `results` are everybody's tests as they came out; `turns` are the tests that everybody was
-    offered, each as if it was negative: of these nobody's result can be read.
+    values, for the methods whose releases they keep, so that later computations are
+    post-processing. `results` are all people's tests as they came out; `turns` are the tests that people were
+    offered, each as if it was negative: these reveal no result.
 
     Args:
         people: How many there are.
@@ -92,7 +92,7 @@ class Population:
         self.last_positive: Integers = np.full(people, _LONG_AGO, dtype=np.int64)
 
     def keep_to(self, release: object) -> None:
-        """Refuse a release that is not that of the days before: what was told counts in its units."""
+        """Refuse a release that differs from that of earlier days; stored values are in its units."""
         if self._release not in (None, release):
             raise InvalidInput(
                 f"expected the release of the days before, {self._release!r}, got {release!r}; "
@@ -112,7 +112,7 @@ class Population:
         self.turns.begin_day()
 
     def offer_tests(self, people: npt.NDArray[np.integer]) -> None:
-        """Each of these people has had a turn today, whatever comes of it."""
+        """Record that these people were offered a test today, independent of the result."""
         self.turns.weigh(people, self.kit.likelihood(np.zeros(len(people), dtype=np.bool_)))
 
     def record_tests(
@@ -120,7 +120,7 @@ class Population:
     ) -> None:
         """Results of tests taken after today's contacts: evidence on tomorrow's morning.
 
-        Whoever is positive is one of whom contacts are told, unless the result does not count by itself.
+        Contacts are told of each positive person, unless the result does not count by itself.
         """
         self.results.weigh(people, self.kit.likelihood(positive))
         if counts:
@@ -141,7 +141,7 @@ class Population:
         return max(_LEAST_NEWS, self._positives / max(1.0, contacts))
 
     def recently_positive(self) -> Integers:
-        """1 for whoever tested positive in the window, 0 for others."""
+        """Return 1 for each person who tested positive in the window, 0 for others."""
         return (self.day - self.last_positive < self.disease.window).astype(np.int64)
 
     def evidence(self, exposure: Floats) -> Evidence:

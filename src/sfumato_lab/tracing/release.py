@@ -1,6 +1,6 @@
-"""How scores are released, and what that costs: values, priced before anything runs.
+"""Releases of scores and their prices: values, priced before anything runs.
 
-The privacy unit is *one contact-day message*: what one person's phone says about one day to one contact, in
+The privacy unit is *one contact-day message*: the message of a person's phone about one day to one contact, in
 all its versions (a message is updated for as long as its day is in the window). Neighbours differ in one
 message, arbitrarily. Beside it stands the cost for *one person*: all messages that one of their tests changes.
 """
@@ -50,7 +50,7 @@ def _every_day(disease: Disease) -> float:
 def _raised_once(disease: Disease) -> float:
     """A message can only rise, by 1 in all: increments a, b ≥ 0 of sum ≤ 1 have ‖a − b‖² ≤ ‖a‖² + ‖b‖² ≤ 2.
 
-    With an overlap λ ≤ ½ of what is told on different days it is 2 (1 − λ): see `telling`.
+    With an overlap λ ≤ ½ between different days it is 2 (1 − λ): see `telling`.
     """
     return math.sqrt(2)
 
@@ -131,7 +131,7 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a release costs, as events: on one day, over a message's life, and for one person.
+    """The price of a release, as events: on one day, over a message's life, and for one person.
 
     Attributes:
         release: The event of one day.
@@ -156,13 +156,13 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A method with its noise: σ = noise_multiplier · Δ on what is released each day; 0 is no protection.
+    """A method with its noise: σ = noise_multiplier · Δ on each day's release; 0 is no protection.
 
     Args:
         method: A name of `METHODS`.
         noise_multiplier: σ divided by the sensitivity Δ; 0 is no protection.
-        rounds: Exchanges of beliefs a day, each noised with √rounds · σ and averaged, which costs what one
-            release with σ does. "per-message" and "traditional" exchange once.
+        rounds: Exchanges of beliefs a day, each noised with √rounds · σ and averaged, at the price of one
+            release with σ. "per-message" and "traditional" exchange once.
         overlap: λ of `telling`, for "dpfn": 0 tells a message at once, ½ over its life, which makes a life as
             cheap as one release.
         repeat: For "dpfn": tell every message in full on each day of its life. A day's release costs the same,
@@ -209,7 +209,7 @@ class Release:
         return replace(plain, noise_multiplier=multiplier)
 
     def sensitivity(self, disease: Disease) -> float:
-        """By how much one message moves what is released on one day."""
+        """Return the sensitivity of one day's release to one message."""
         measure = METHODS[self.method].sensitivity
         return 0.0 if measure is None else measure(disease)
 

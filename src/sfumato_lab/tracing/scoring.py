@@ -1,4 +1,4 @@
-"""One day's release, for each method: the only place where messages turn into what people see."""
+"""One day's release, for each method: the only place where messages become visible scores."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sfumato_lab.tracing.population import OwnTests, Population
 from sfumato_lab.tracing.release import DAYS_AFTER_TEST, Release
 from sfumato_lab.tracing.telling import Telling, telling, telling_daily
 
-# Public guesses, chosen on simulated towns that are nobody's data.
-_SPREAD = 0.15  # deviation of what a positive contact says in all, as a share of it
+# Public guesses, chosen on simulated towns, without personal data.
+_SPREAD = 0.15  # deviation of the sum of a positive contact's messages, as a share of it
 
 
 def score_news(population: Population, release: Release, sampler: Sampler) -> Callable[[OwnTests], Floats]:
@@ -64,7 +64,7 @@ def score_news(population: Population, release: Release, sampler: Sampler) -> Ca
 
 
 def _quiet_exposure(population: Population) -> Floats:
-    """What today's contacts bring while nobody says anything: p1·closeness·prevalence for each, by own age."""
+    """Return today's exposure in the absence of messages: p1·closeness·prevalence per contact, by own age."""
     disease = population.disease
     closeness = np.array([kind.closeness for kind in disease.kinds])
     met = closeness @ population.contacts.counts(-1)
@@ -92,11 +92,11 @@ def _news_received(population: Population, said: Integers) -> Integers:
 
 
 def _take_in(population: Population, found: Floats) -> None:
-    """What news says of each receiver: that they were exposed to those of whom it tells.
+    """Add the exposure to the positive contacts that the news reports to each receiver.
 
-    On days on which a positive contact was infectious one was exposed. Whoever counts as positive stays at
-    home, so the day after the test exposes nobody. `found` is (days, kinds, people): how many one was first
-    told of on each of the last days, today first. Where it differs from what was expected before, the exposure
+    On days on which a positive contact was infectious one was exposed. A person who counts as positive stays at
+    home, so the day after the test exposes no contact. `found` is (days, kinds, people): how many one was first
+    told of on each of the last days, today first. Where it differs from the earlier expectation, the exposure
     is corrected.
     """
     disease = population.disease
@@ -150,7 +150,7 @@ def _heard_again(population: Population, noisy: Floats, noise: float) -> Floats:
 
 
 def _signal(population: Population) -> Floats:
-    """(told, days, kinds): what a contact of whom one was first told j days ago adds to the news a days ago.
+    """(told, days, kinds): the contribution of a contact first reported j days ago to the news of a days ago.
 
     It speaks of the days before the test for as long as they are in the window.
     """
@@ -166,7 +166,7 @@ def _signal(population: Population) -> Floats:
 
 
 def _told_before(population: Population, met: Floats, weights: Telling) -> Floats:
-    """(kinds, people): what today's news is expected to repeat of the positive contacts of earlier days.
+    """(kinds, people): the part of today's news expected to repeat positive contacts of earlier days.
 
     Of a contact who was first told of `ago` days back, the days before that are left in the window.
     """
@@ -177,7 +177,7 @@ def _told_before(population: Population, met: Floats, weights: Telling) -> Float
     return np.asarray(met[:, None] * repeated, dtype=np.float64)
 
 
-FINE_GRID = 2.0**-40  # of what is summed but not released, so that sums do not depend on their order
+FINE_GRID = 2.0**-40  # of summed values that are not released, so that sums do not depend on their order
 _FLOAT_ERROR = 2.0**-30  # of a score computed in float64 from a few hundred additions and products
 
 
@@ -220,7 +220,7 @@ def release_scores(population: Population, release: Release, sampler: Sampler) -
     """Release everyone's risk score after today's contacts.
 
     Args:
-        population: What is known of everybody.
+        population: The state of all people.
         release: The method and its noise.
         sampler: The secret stream.
 
@@ -238,17 +238,17 @@ def release_scores(population: Population, release: Release, sampler: Sampler) -
 
 
 def release_risks(population: Population, release: Release, sampler: Sampler) -> _Risks:
-    """Release what contacts say to everybody; own tests make a score of it.
+    """Release the contacts' messages to all people; own tests turn them into scores.
 
     With `population.results` it is the score that is shown to its owner. With `population.turns` it is a score
-    that follows from released values and from who had a turn before, and from nobody's result: by it tests are
-    handed out.
+    that follows from released values and from who had a turn before, and from no result: tests are handed out
+    by it.
     """
     return _SCORES[release.method](population, release, sampler)
 
 
 def message_exposure(belief: Belief, disease: Disease) -> Floats:
-    """−ln(1 − p1·min(φ, γ)) of every sender and day: what a message adds to its receiver's −log Π."""
+    """−ln(1 − p1·min(φ, γ)) of every sender and day: a message's term in its receiver's −log Π."""
     infectious = np.minimum(belief.infectious[: disease.window], disease.message_bound)
     return -np.log1p(-disease.transmission * infectious)
 
@@ -287,7 +287,7 @@ def _score_dpfn_s(population: Population, release: Release, sampler: Sampler) ->
     Without tests the score is s = const + (1−p0)·Πₜ·P(S until t)·(v − k), with v, k ∈ [0, 1] the chances of
     being infected tomorrow if spared, or infected, on day t. One message moves Πₜ by at most γ·p1, hence s by
     at most γ·p1·max(k, 1−k). With the own positive test inside, Bayes' rule would magnify that manyfold.
-    A sender's test enters the messages for as long as it is in the window: what comes before the window is not
+    A sender's test enters the messages for as long as it is in the window: earlier evidence is not
     carried on (`OwnTests.next_start`), as it would move messages for ever.
     """
     disease = population.disease

@@ -1,4 +1,4 @@
-"""The two epidemics at hand, with what the score assumes of each."""
+"""The two available epidemics, with the score's assumptions about each."""
 
 from __future__ import annotations
 

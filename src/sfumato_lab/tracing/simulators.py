@@ -1,4 +1,4 @@
-"""What a simulated epidemic must offer, and the embedded one: S → E → I → R on households, work and chance."""
+"""The interface of a simulated epidemic, and the embedded one: S → E → I → R on households, work and chance."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Town:
-    """Numbers behind the embedded epidemic; nobody's data.
+    """Parameters of the embedded epidemic, taken from no person's data.
 
     Args:
         people: How many people live there.
