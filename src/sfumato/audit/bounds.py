@@ -63,7 +63,7 @@ def clopper_pearson(hits: int, trials: int, *, alpha: float) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """How often an attacker named somebody who was absent, and how often somebody present was missed.
+    """The false positives and false negatives of an attacker.
 
     Args:
         false_positives: How many absent ones were named.
@@ -110,7 +110,7 @@ def epsilon_bound(errors: Errors, *, delta: float, alpha: float) -> float:
     Viswanath 2015, theorem 2.1), so this holds for every mechanism.
 
     Args:
-        errors: What the attacker did.
+        errors: The errors of the attacker.
         delta: The δ of the claim.
         alpha: 1 − the confidence.
 
@@ -133,7 +133,7 @@ def mu_bound(errors: Errors, *, alpha: float) -> float:
     Any μ-GDP release obeys it; it is tight for Gaussian noise without sampling, where few trials reach far.
 
     Args:
-        errors: What the attacker did.
+        errors: The errors of the attacker.
         alpha: 1 − the confidence.
 
     Returns:
@@ -149,14 +149,15 @@ def mu_bound(errors: Errors, *, alpha: float) -> float:
 def balanced_mu_bound(errors: Errors, *, alpha: float) -> float:
     """μ ≥ 2·Φ⁻¹(p) for p the lower limit of how often the attacker is right: one limit instead of two.
 
-    Whoever faces a μ-GDP release with and without the record equally often is right with chance at most Φ(μ/2):
-    1 − (FPR + FNR)/2, and FPR + FNR ≥ min over a of a + Φ(Φ⁻¹(1 − a) − μ) = 2Φ(−μ/2) (Dong, Roth & Su 2022,
-    section 2). Right guesses are then binomial if a fair coin chose each side. If both sides are equally many
-    by design they are a sum of two binomials, whose tail above the mean is no heavier (Hoeffding 1956, theorem
-    4). Both rates apart need the upper limit of each, which takes almost three times as many trials.
+    An attacker who faces a μ-GDP release with and without the record equally often is right with chance at most
+    Φ(μ/2): 1 − (FPR + FNR)/2, and FPR + FNR ≥ min over a of a + Φ(Φ⁻¹(1 − a) − μ) = 2Φ(−μ/2) (Dong, Roth &
+    Su 2022, section 2). Right guesses are then binomial if a fair coin chose each side. If both sides are
+    equally many by design they are a sum of two binomials, whose tail above the mean is no heavier (Hoeffding
+    1956, theorem 4). Both rates apart need the upper limit of each, which takes almost three times as many
+    trials.
 
     Args:
-        errors: What the attacker did, on sides chosen by fair coins, or equally many by design.
+        errors: The errors of the attacker, on sides chosen by fair coins, or equally many by design.
         alpha: 1 − the confidence.
 
     Returns:
@@ -193,7 +194,7 @@ def gdp_epsilon_bound(errors: Errors, *, delta: float, alpha: float) -> float:
     """Give `mu_bound` as an ε at δ: for a release whose every trade-off is a Gaussian's.
 
     Args:
-        errors: What the attacker did.
+        errors: The errors of the attacker.
         delta: The δ of the claim.
         alpha: 1 − the confidence.
 

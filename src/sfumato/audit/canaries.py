@@ -1,7 +1,6 @@
 """Dirac canaries: records that each own one coordinate of a noisy sum.
 
-They look at clipping, summing and noise through whatever step they are handed, and at nothing else: not at how
-records are sampled.
+They test clipping, summing and noise of a given step, and nothing else: not how records are sampled.
 """
 
 from __future__ import annotations

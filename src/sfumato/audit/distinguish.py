@@ -1,7 +1,7 @@
 """Two inputs, many outputs of each: the ε that a likelihood-ratio attacker proves.
 
-For what can be run often: local randomisers, votes, counts. The most powerful attacker ranks outputs by their
-likelihood ratio (Neyman & Pearson 1933), known or estimated from other outputs.
+For mechanisms that can be run often: local randomisers, votes, counts. The most powerful attacker ranks
+outputs by their likelihood ratio (Neyman & Pearson 1933), known or estimated from other outputs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def distinguish(
 
 @dataclass(frozen=True)
 class PairAttack:
-    """What an attacker did on several pairs of inputs that were fixed in advance.
+    """The errors of an attacker on several pairs of inputs that were fixed in advance.
 
     Attributes:
         errors: The attacker's errors on each pair.
@@ -135,7 +135,7 @@ def frequency_score(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> Score:
     def score(seen: npt.NDArray[Any]) -> Floats:
         flat = seen.reshape(-1)
         place = np.minimum(np.searchsorted(outputs, flat), outputs.size - 1)
-        # What was never seen before says nothing.
+        # An output never seen before is no evidence.
         return np.where(outputs[place] == flat, ratios[place], 0.0)
 
     return score
@@ -216,7 +216,7 @@ def worst_votes(candidates: int, *, replaced: bool, level: int = 20) -> tuple[tu
 
 
 def vote_attack(vote: Vote, *, candidates: int, replaced: bool, bound: Bound, trials: int) -> PairAttack:
-    """Attack a vote: what do the winners of all `worst_votes` give away?
+    """Attack a vote through the winners of all `worst_votes`.
 
     Args:
         vote: Gives the winner of each round, from votes (rounds, candidates).

@@ -25,7 +25,7 @@ _LARGEST = 60.0  # ε or μ that is looked for
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """What a one-run attacker did: `right` of `made` guesses about `canaries` coins.
+    """The result of a one-run attacker: `right` of `made` guesses about `canaries` coins.
 
     Args:
         canaries: How many canaries there were, each in or out by a coin.

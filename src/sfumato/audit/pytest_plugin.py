@@ -3,7 +3,7 @@
     def test_my_release(replay):
         replay(pipeline, rows, rows[:-1])
 
-`pipeline(data, sampler)` returns what the world sees, or a `ReplayOutcome` that says which parts went through
+`pipeline(data, sampler)` returns its published outputs, or a `ReplayOutcome` that says which parts went through
 noise and with which sensitivity. The test fails with a list of all that differs.
 """
 

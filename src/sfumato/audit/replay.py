@@ -1,8 +1,8 @@
 """Record and replay: run a whole pipeline on D and on its neighbour D′ with the same noise, and compare.
 
 All that is public must be equal: sizes, counts, names, charges, files, errors, and which draws were asked for.
-What is released through noise may differ by as much as the declared sensitivity, and no more: with the noise
-frozen, the difference of two releases is the difference of what the noise was added to.
+A noisy release may differ by at most the declared sensitivity: with the noise frozen, the difference of
+two releases is the difference of their exact inputs.
 
     def pipeline(rows, sampler):
         total = Gaussian(sensitivity=1, sigma=4).release(float(rows.clip(0, 1).sum()), sampler)
@@ -28,11 +28,11 @@ from sfumato.schema import Model
 
 Data = TypeVar("Data")
 _PER_UNIT = ("uniform", "bernoulli")
-"""Draws of which each record has one: their number may differ between neighbours, as nobody sees it."""
+"""Draws of which each record has one: their number may differ between neighbours, as it is not released."""
 
 
 class Departed(Refused):
-    """The replayed run asked for other randomness than the recorded one: what is drawn depends on the data."""
+    """The replayed run asked for other randomness than the recorded one: its draws depend on the data."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RecordingSampler:
 
     inner: Sampler
     tape: list[Draw] = field(default_factory=list)
-    private: bool = field(default=False, init=False)  # whoever holds the tape knows the noise
+    private: bool = field(default=False, init=False)  # the tape reveals the noise
 
     def _keep(self, name: str, *arguments: float) -> npt.NDArray[Any]:
         values = getattr(self.inner, name)(*arguments)
@@ -98,7 +98,7 @@ class ReplayingSampler(RecordingSampler):
     Draws of which each record has one may be more or fewer: the first ones are played, further ones drawn.
 
     Args:
-        inner: Draws what is not on the tape, where each record has a draw of its own.
+        inner: Makes the draws that are not on the tape, where each record has a draw of its own.
         tape: Where the draws of this run are kept.
         recorded: The tape to play.
 
@@ -137,10 +137,10 @@ class ReplayingSampler(RecordingSampler):
 
 @dataclass(frozen=True)
 class ReplayedRelease:
-    """What came out of a mechanism, and by how much its input may move: in L2 norm, or L1 for `norm=1`.
+    """The output of a mechanism, and by how much its input may move: in L2 norm, or L1 for `norm=1`.
 
     Args:
-        value: What came out.
+        value: The output.
         sensitivity: By how much its input may move.
         norm: 2 for the L2 norm, 1 for the L1 norm.
 
@@ -155,11 +155,11 @@ class ReplayedRelease:
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What a pipeline shows to the world.
+    """The outputs that a pipeline publishes.
 
     Args:
-        public: What is shown without noise; it must not differ at all.
-        released: What came out of mechanisms, by name.
+        public: The outputs without noise; they must not differ at all.
+        released: The outputs of mechanisms, by name.
 
     >>> ReplayOutcome(public={"steps": 10}).public["steps"]
     10
@@ -171,10 +171,10 @@ class ReplayOutcome:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What differed that must not, and how far each release moved, as a share of its sensitivity.
+    """The forbidden differences, and how far each release moved, as a share of its sensitivity.
 
     Attributes:
-        differences: What differed that must not.
+        differences: The forbidden differences.
         movements: How far each release moved, as a share of its sensitivity.
     """
 
@@ -217,7 +217,7 @@ def replay(
         sampler: The secret stream.
 
     Returns:
-        What differed.
+        The differences.
 
     >>> replay(lambda data, sampler: len(data), [1, 2], [1, 2, 3]).differences != ()
     True
@@ -241,7 +241,7 @@ def replay(
 def _attempt(pipeline: Callable[[Data, Sampler], Any], data: Data, sampler: Sampler) -> ReplayOutcome:
     try:
         result = pipeline(data, sampler)
-    except Exception as error:  # an error that one of both data sets causes is public, whatever its type
+    except Exception as error:  # of every type: an error that one data set causes is public
         return ReplayOutcome(public={"error": f"{type(error).__name__}: {error}"})
     return result if isinstance(result, ReplayOutcome) else ReplayOutcome(public=result)
 

@@ -1,6 +1,6 @@
 """How well an attacker tells members from others: ROC, rates at a threshold, area, each with confidence.
 
-Figures have logarithmic axes: an attack is judged by whom it finds while accusing almost nobody wrongly
+Figures have logarithmic axes: an attack is judged by its true positives at very few false positives
 (Carlini et al. 2022, section 3).
 """
 
@@ -177,7 +177,7 @@ def draw_roc(
     Args:
         curves: The curves, by name.
         path: The picture to write.
-        limits: The ε of a curve, to draw what no attacker on it can pass.
+        limits: The ε of a curve, to draw the limit of every attacker on it.
         delta: The δ of those limits.
         title: The title.
 
@@ -215,7 +215,7 @@ def draw_roc(
 
 
 def greatest_true_positive_rates(rates: Floats, epsilon: float, delta: float) -> Floats:
-    """min(e^ε·FPR + δ, 1 − e^(−ε)(1 − δ − FPR)): what (ε, δ)-DP leaves to any attacker."""
+    """min(e^ε·FPR + δ, 1 − e^(−ε)(1 − δ − FPR)): the limit of every attacker under (ε, δ)-DP."""
     grown = rates * math.exp(min(epsilon, 700.0)) + delta
     return np.clip(np.minimum(grown, 1 - math.exp(-epsilon) * (1 - delta - rates)), 0, 1)
 

@@ -69,8 +69,8 @@ def strength_bound(refuted: Callable[[float], bool], *, start: float) -> float:
     """The largest strength up to which an ordered family of trade-off functions is refuted, to one percent.
 
     The family must hide less as the strength grows. Both tests, of errors here and of one run's guesses, refute
-    more where f̄⁻¹ is larger, so that what is refuted has one end. It is looked for from 0 to twice `start`: who
-    claims `start` is refuted there beyond doubt, and numbers for less noise take ever longer.
+    more where f̄⁻¹ is larger, so that the refuted range has one end. It is looked for from 0 to twice `start`:
+    who claims `start` is refuted there beyond doubt, and numbers for less noise take ever longer.
     """
     if refuted(start):
         low, high = start, 2 * start

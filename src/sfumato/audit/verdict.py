@@ -1,4 +1,4 @@
-"""A claim beside what an attack proved."""
+"""A claim beside the lower bound of an attack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Verdict:
         delta: Its δ.
         lower_bound: The ε that was proved with 95% confidence, for reading.
         sure_bound: The ε that was proved with confidence 1 − 1e-6.
-        untested: What the attack did not look at, in words.
+        untested: The parts that the attack did not test, in words.
         details: Further figures.
 
     >>> Verdict(claimed_epsilon=1.0, delta=1e-5, lower_bound=0.8, sure_bound=0.6).refuted
@@ -107,7 +107,7 @@ class Check:
     """The chance of seeing this, or worse, where the claim is true; already counts all looks of its kind.
 
     Attributes:
-        name: What was looked at.
+        name: The name of the test.
         p_value: The chance of seeing this, or worse, where the claim is true.
     """
 

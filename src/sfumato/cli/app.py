@@ -183,7 +183,7 @@ for module in COMMANDS:
     module.register(app)
 
 DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3
-INTERRUPTED = interruption.EXIT_CODE  # also what Typer makes of Ctrl-C, without a word
+INTERRUPTED = interruption.EXIT_CODE  # also the code that Typer gives to Ctrl-C, silently
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`sfumato epsilon` and `sfumato sigma`: what noise costs, and how much noise a budget asks for."""
+"""`sfumato epsilon` and `sfumato sigma`: the price of noise, and the noise for a budget."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _explained(noise: float, relation: Relation) -> list[tuple[str, str]]:
 
 
 def _priced(noise_multiplier: float) -> float:
-    """Refuse what accountants cannot price, or not within minutes."""
+    """Refuse noise that accountants cannot price, or not within minutes."""
     least, most = _PRICED
     if noise_multiplier and not least <= noise_multiplier <= most:
         raise InvalidInput(

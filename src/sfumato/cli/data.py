@@ -89,7 +89,7 @@ def check(
     delimiter: Annotated[str, typer.Option(help="Separator of values, if there is no policy.")] = ",",
     json: show.Json = False,
 ) -> None:
-    """Report what is wrong with a file and on which lines, and make the clean copy that queries read.
+    """Report the faults of a file with their lines, and make the clean copy that queries read.
 
     The figures are exact and not private: only for the data holder.
 

@@ -1,4 +1,4 @@
-"""What a dry run tells: how wrong an answer would be, and what would be left. Nothing is spent."""
+"""The result of a dry run: the expected error, and the budget left. Nothing is spent."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def room(ledger: Ledger, events: Sequence[DpEvent], *, relation: Relation, unit: str) -> dict[str, float]:
-    """What is left, and what would be left after `events`; BudgetExceeded if they do not fit."""
+    """Return the budget left now and after `events`; BudgetExceeded if they do not fit."""
     after = ledger.check(events, relation=relation, unit=unit)
     return {"epsilon_left": ledger.epsilon_left, "epsilon_left_after": after.left(ledger.allocation)}
 
 
 def show_room(answer: Mapping[str, Any]) -> None:
-    """The sentence about what `room` found."""
+    """Print the result of `room` in one sentence."""
     left, after = answer["epsilon_left"], answer["epsilon_left_after"]
     show.console.print(f"It fits. Nothing was spent; ε left {left:.4g}, and {after:.4g} after it.", style="dim")
 
@@ -45,7 +45,7 @@ class Expected:
 
 
 def show_expected(expected: Expected, ledger: Ledger, *, json: bool) -> None:
-    """One line for each column, and a table of what was tried."""
+    """Print one line for each column, and a table of the trials."""
     if json:
         _emit(expected, ledger)
         return

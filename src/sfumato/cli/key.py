@@ -79,7 +79,7 @@ def sign(
     key: Annotated[Path, typer.Option(help="The private key.")],
     json: show.Json = False,
 ) -> None:
-    """Sign a certificate, after checking that it states what its events cost.
+    """Sign a certificate, after checking that it states the price of its events.
 
     Example: sfumato key sign out/release/certificate.json --key holder
     """

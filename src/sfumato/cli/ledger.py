@@ -1,4 +1,4 @@
-"""`sfumato ledger`: make a budget, see it being spent, check that nobody changed it."""
+"""`sfumato ledger`: make a budget, see it being spent, check that it was not changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def create(
     place: Place,
     epsilon: Annotated[float, typer.Option(help="Total ε of the budget.")],
     delta: Annotated[float, typer.Option(help="Total δ of the budget; 0 for pure ε.")] = 0.0,
-    unit: Annotated[str, typer.Option(help="What the budget protects: record, person, …")] = "record",
+    unit: Annotated[str, typer.Option(help="The unit that the budget protects: record, person, …")] = "record",
     relation: Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")] = "add-remove",
     dataset: Annotated[
         str | None, typer.Option(help="An id for the data set; policies that name it must use this ledger.")
@@ -60,11 +60,11 @@ def create(
 
 
 def show_(place: Readable, json: show.Json = False) -> None:
-    """Show what was spent, on what, and what is left.
+    """Show the charges, their purposes, and the budget left.
 
     Every entry is checked against its hash and the one before. `ledger verify` also computes prices and sums
-    anew. In the JSON, `private` says that no noise was seeded, and no more: what was read off the data without
-    a price, such as by a scaler before a fit, is in the certificate of the release.
+    anew. In the JSON, `private` says that no noise was seeded, and no more: values read off the data without
+    a price, such as by a scaler before a fit, are in the certificate of the release.
 
     Example: sfumato ledger show people.db
     """

@@ -1,4 +1,4 @@
-"""`sfumato local`: noise data before it leaves the person, and learn from what arrives."""
+"""`sfumato local`: noise data before it leaves the person, and learn from the reports."""
 
 from __future__ import annotations
 

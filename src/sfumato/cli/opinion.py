@@ -1,4 +1,4 @@
-"""`sfumato opinion`: what a run of other software really costs."""
+"""`sfumato opinion`: the price of a run of other software."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def opinion(
             "for good. First look without --ledger."
         ),
     ] = None,
-    purpose: Annotated[str | None, typer.Option(help="What was released, for the ledger.")] = None,
+    purpose: Annotated[str | None, typer.Option(help="The purpose of the release, for the ledger.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Record it without asking on a terminal first.")] = False,
     json: show.Json = False,
 ) -> None:
-    """Say what a run of other software (Opacus, TF-Privacy, JAX-Privacy, Flower, NVFlare, PATE) really costs.
+    """Compute the cost of a run of other software (Opacus, TF-Privacy, JAX-Privacy, Flower, NVFlare, PATE).
 
     Example: sfumato opinion run.toml --set delta=1e-5
     """
@@ -82,7 +82,7 @@ def _given(words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _record(found: Opinion, place: str, purpose: str | None, *, asks: bool) -> dict[str, Any]:
-    """Say what is charged, ask where somebody can answer, and charge it."""
+    """Show the charge, ask for consent on a terminal, and record it."""
     from sfumato.ledger import Ledger
 
     with Ledger.open(place) as ledger:

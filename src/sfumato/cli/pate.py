@@ -145,7 +145,7 @@ def analyze(
     classes: Annotated[int, typer.Option(help="Number of classes. It is declared, never counted.")] = 10,
     json: show.Json = False,
 ) -> None:
-    """Compute what a set of votes costs. Nothing is spent; the data-dependent figures are not private.
+    """Compute the price of a set of votes. Nothing is spent; the data-dependent figures are not private.
 
     Example: sfumato pate analyze votes.npy --mechanism laplace --gamma 0.1 --delta 1e-5
     """

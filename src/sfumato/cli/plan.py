@@ -1,4 +1,4 @@
-"""`sfumato plan`: what a budget buys, before it is spent."""
+"""`sfumato plan`: the price and accuracy of releases, before a budget is spent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show_(file: File, json: show.Json = False) -> None:
-    """Show what the releases of a plan cost together, how wrong each will be, and what an attacker could gain.
+    """Show the total price of a plan's releases, the error of each, and the possible gain of an attacker.
 
     Example: sfumato plan show year.toml
     """

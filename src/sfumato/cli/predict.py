@@ -1,4 +1,4 @@
-"""`sfumato predict`: what a released model says of new images or rows."""
+"""`sfumato predict`: predictions of a released model for new images or rows."""
 
 from __future__ import annotations
 

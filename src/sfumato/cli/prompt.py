@@ -19,7 +19,7 @@ _QUIT = ("\\quit", "\\q", "exit", "quit")
 
 
 def lines(label: str) -> Iterator[str]:
-    """What is typed at a prompt, until \\quit or the end of input; history is kept for the next time."""
+    """Yield the lines typed at a prompt, until \\quit or the end of input; keep history for the next time."""
     with _history(_history_file()):
         while True:
             try:

@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 EngineName = Annotated[
-    str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
+    str | None, typer.Option(help="duckdb, postgres or spark. Default: the engine of the policy's source.")
 ]
 Master = Annotated[str, typer.Option(help="Spark's master URL.")]
 
@@ -195,7 +195,7 @@ def init(
     table: Annotated[str | None, typer.Option(help="The table of a DuckDB file.")] = None,
     json: show.Json = False,
 ) -> None:
-    """Draft a policy for a file, with blanks for what must be declared.
+    """Draft a policy for a file, with blanks for values that must be declared.
 
     Example: sfumato query init people.csv
     """
@@ -222,7 +222,7 @@ def bounds(
         str,
         typer.Argument(help="A column of numbers, with bounds or without; of several tables as visits.cost."),
     ],
-    epsilon: Annotated[float, typer.Option(help="What the bounds may cost.")],
+    epsilon: Annotated[float, typer.Option(help="The ε to spend on the bounds.")],
     table: TableName = None,
     allocation: Allocation = None,
     purpose: Purpose = None,
@@ -303,7 +303,7 @@ def _converse(table: Table, ledger: Ledger, *, epsilon: float, again: bool, json
 
 
 def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, again: bool, json: bool) -> float:
-    """Do what one line says; the ε for the next ones."""
+    """Run one line; return the ε for the next ones."""
     command, _, rest = line.partition(" ")
     if command == "\\epsilon":
         return prompt.positive(rest)

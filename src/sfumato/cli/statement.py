@@ -1,4 +1,4 @@
-"""`sfumato statement`: what was promised and spent, for people who sign and people who check."""
+"""`sfumato statement`: the promise and the charges, for people who sign and people who check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make(
     hazards: Annotated[bool, typer.Option(help="Append the checklist of hazards.")] = False,
     certificate: Certificates = None,
 ) -> None:
-    """Write a statement: the promise, what was spent on what, and what that means.
+    """Write a statement: the promise, the charges with their purposes, and their meaning.
 
     Example: sfumato statement make people.db --out statement.html --holder "City clinic"
     """
@@ -105,7 +105,7 @@ def registry(ledger: Place, holder: Holder = None, json: show.Json = False) -> N
 
 
 def checklist(ledger: Place, certificate: Certificates = None, json: show.Json = False) -> None:
-    """Go through the hazards of NIST SP 800-226: what the ledger can answer, and what it must ask you.
+    """Go through the hazards of NIST SP 800-226: answers from the ledger, and questions for you.
 
     Example: sfumato statement checklist people.db
     """

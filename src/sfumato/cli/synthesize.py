@@ -66,7 +66,7 @@ def synthesize(
         typer.Option(help='Columns to keep related, such as "age,income;city,region". Default: all pairs.'),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
+        str | None, typer.Option(help="duckdb, postgres or spark. Default: the engine of the policy's source.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
     attack: Annotated[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sfumato.synthesis import Places, Released, Request
 
 Found = dict[str, Any]
-"""What an attack came to."""
+"""The result of an attack."""
 
 CANARIES = 200  # a few among the people, so that the run is like the released one
 
@@ -42,13 +42,13 @@ def synthesize_table(
     test_seed: int | None,
     json: bool,
 ) -> None:
-    """Plan, charge, measure, draw, and say what it cost; or only the price."""
+    """Plan, charge, measure, draw, and print the cost; or print only the price."""
     from sfumato.query.answer import open_ledger
     from sfumato.synthesis import Places, Request
     from sfumato.synthesis.inference import load_mbi
 
     started = time.perf_counter()
-    load_mbi()  # what is not installed is said before anything is spent
+    load_mbi()  # a missing package is reported before anything is spent
     drawn = None if columns is None else _names(columns)
     wanted = [*(drawn or []), *([] if target is None else [target])]
     request = Request.of(
@@ -221,7 +221,7 @@ def _names(text: str) -> list[str]:
 
 
 def _show(answer: dict[str, Any], attacked: Found | None, *, json: bool) -> None:
-    """The outcome of an attack is for the holder at the terminal, and not in what other programs read."""
+    """Print the answer; the result of an attack goes to the terminal only, not into the JSON."""
     if json:
         show.emit_json(answer)
         return

@@ -183,7 +183,7 @@ def _table_answer(ready: TableTraining, run: TableRun) -> dict[str, Any]:
 
 
 def _free_folder(table: str, target: str) -> Path:
-    """out/people-ill, or the next one that is free: what is paid for is kept somewhere."""
+    """Return out/people-ill, or the next free folder, so that a paid release is always kept."""
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{table}-{target}")
     places = (Path("out") / (name if number == 1 else f"{name}-{number}") for number in range(1, 1_000_000))
     return next(place for place in places if not place.exists())
@@ -348,7 +348,7 @@ def train(
         bool,
         typer.Option(
             "--finish",
-            help="End an interrupted run: take no further step, and release what its last checkpoint holds.",
+            help="End an interrupted run: take no further step, and release the model of its last checkpoint.",
             rich_help_panel=SPEND,
         ),
     ] = False,

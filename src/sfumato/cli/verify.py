@@ -81,7 +81,7 @@ def _found_in(place: Path) -> Path:
 
 
 def _judged(path: Path, key: Path | None, trust: Sequence[Path]) -> tuple[Certificate, Prices, bool]:
-    """All checks; whatever is wrong with the file is one sentence, and the command fails."""
+    """Run all checks; a fault of the file is reported in one sentence, and the command fails."""
     from sfumato.ledger import Certificate
     from sfumato.storage import RunFolder
 
@@ -154,7 +154,7 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What a plan would release in full, and under which terms; None where it names none."""
+    """The full release of a plan, and its terms; None where it names none."""
 
     event: DpEvent | None = None
     whole: bool = False  # whether a part of them must say that it is one

@@ -32,7 +32,7 @@ __all__ = ["folder", "write"]
 def write(path: Path, contents: bytes) -> None:
     """Puts a file in place at once: another process sees all of it or none, also after a crash.
 
-    Whoever writes last wins; as only verified contents are written, the winners are alike.
+    The last write wins; all writes are alike, as only verified contents are written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ class Archive:
 
     Args:
         name: The name of the data set, and of its folder in the cache.
-        files: What must be there, with sizes and digests.
+        files: The required files, with sizes and digests.
         sources: Where files are fetched from, in this order.
         folders: Folders of this machine where a package may have put them.
         lookalikes: Files of another data set with the same names, to tell a mix-up from damage.
@@ -219,7 +219,7 @@ class LocalFile:
     """A verified file on this machine.
 
     Attributes:
-        file: What it must be.
+        file: Its required name, size and digest.
         path: Where it is.
     """
 

@@ -1,4 +1,4 @@
-"""Files in which no row affects another, for engines to read: made from what the holder has, once."""
+"""Files in which no row affects another, for engines to read: made from the holder's file, once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FEW = 1 << 8
 
 @dataclass
 class Tally:
-    """What was found in a file: PRIVATE, for the holder's log and screen."""
+    """The findings in a file: PRIVATE, for the holder's log and screen."""
 
     rows: int = 0
     faults: dict[str, int] = field(default_factory=dict)
@@ -70,13 +70,12 @@ def clean_copy(
 ) -> Path:
     """Return the private Parquet copy of a file, made now if there is none.
 
-    Engines read nothing else of a file: what it says of its own values, how it encodes them, and code that is
-    kept in it reach no engine.
+    Engines read this copy only: metadata, encodings and code in the original file reach no engine.
 
     Args:
         path: The file.
-        way: What else decides what the copy holds: the declared columns, and how they are read.
-        rows: Reads the file, and tells a tally what it found.
+        way: The other inputs of the copy: the declared columns, and how they are read.
+        rows: Reads the file, and counts its findings in a tally.
         report: Hears that tally when a copy is made.
     """
     copy = PrivateCopy.of(path, repr(way))

@@ -1,4 +1,4 @@
-"""What every loader returns: inputs, targets, and the public facts declared about them."""
+"""The data set that every loader returns: inputs, targets, and declared public facts."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Chosen:
 
     @classmethod
     def by(cls, sampler: Any) -> Chosen:
-        """Of what a sampler draws; None stands for a fresh secret stream."""
+        """Describe a choice drawn by a sampler; None stands for a fresh secret stream."""
         if sampler is None:
             return cls()
         return cls(private=bool(sampler.private), own_code=draws_by_own_code(sampler))
 
     def joined(self, *others: Chosen) -> Chosen:
-        """Of what was chosen in several ways: private only if each is."""
+        """Combine several choices: private only if each is."""
         every = (self, *others)
         return Chosen(private=all(one.private for one in every), own_code=any(one.own_code for one in every))
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What the certificate of a release of such rows says."""
+        """The caveats for the certificate of a release of such rows."""
         return (() if self.private else (SEEDED_CHOICE,)) + ((OWN_NOISE,) if self.own_code else ())
 
     def caveats_with(self, sampler: Any) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class Chosen:
         return self.joined(Chosen(own_code=draws_by_own_code(sampler))).caveats
 
     def private_with(self, sampler: Any) -> bool:
-        """Whether nobody could predict either the choice or the noise."""
+        """Return whether both the choice and the noise are unpredictable."""
         return self.private and bool(sampler.private)
 
 
@@ -73,15 +73,15 @@ VISIBILITIES = ("public", "private")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Inputs and targets, row by row, with what may be said about them in public.
+    """Inputs and targets, row by row, with declared public facts.
 
     `public_size` and `classes` are declared, never read off the rows: sampling rates, expected batches and δ
-    come from them. What is printed of a data set shows only such facts.
+    come from them. A printed data set shows only such facts.
 
     Args:
         inputs: (rows, …) float32.
         targets: (rows,), one target for each row: int64 for classes, float32 for numbers.
-        name: What errors, ledgers and reports call it.
+        name: Its name in errors, ledgers and reports.
         visibility: "private", or "public" where everybody may have the rows.
         unit: Whose one row is, such as "record" or "person".
         classes: The declared number of classes.
@@ -135,11 +135,11 @@ class Dataset:
         classes: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> Dataset:
-        """Rows of your own that everybody may have, to measure accuracy on: whoever calls this says so.
+        """Make a data set of your own public rows, to measure accuracy on. The caller declares them public.
 
         Args:
             data: (inputs, targets) as tensors or arrays, a map-style torch data set, or a DataLoader.
-            name: What errors and reports call them.
+            name: Their name in errors and reports.
             classes: How many classes there are.
             class_names: A name for each class.
 
@@ -164,12 +164,12 @@ class Dataset:
         classes: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> Dataset:
-        """Private rows of your own, with what may be known about them in public.
+        """Make a data set of your own private rows, with declared public facts.
 
         Args:
             data: (inputs, targets) as tensors or arrays.
             public_size: How many there are, as far as may be known; they are not counted.
-            name: What errors, ledgers and reports call them.
+            name: Their name in errors, ledgers and reports.
             unit: Whose one row is, such as "record" or "person".
             classes: How many classes there are.
             class_names: A name for each class.
@@ -212,7 +212,7 @@ class Dataset:
         """The `count` rows from `start` on, as views, in the role of a whole data set of that declared size.
 
         A guarantee is then about neighbours of the excerpt: right for "the first 10,000 images of MNIST", which
-        is a data set that anybody can name, and wrong for a part of rows that come and go. Where the declared
+        is a publicly defined data set, and wrong for a part of rows that come and go. Where the declared
         size has fewer rows the request is refused; the rows themselves are not counted.
         """
         end = _validate.integer("start", start) + _validate.integer("count", count, least=1)
@@ -242,7 +242,7 @@ def _is_pair(data: Any) -> bool:
 
 
 def _columns(pair: tuple[Any, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Both as arrays; only their types decide what is refused, and no value is quoted."""
+    """Return both as arrays; a refusal depends on their types only, and quotes no value."""
     inputs, targets = (np.asarray(one.detach().cpu() if hasattr(one, "detach") else one) for one in pair)
     if inputs.dtype.kind not in "fiub" or targets.dtype.kind not in "iub":
         raise InvalidInput(

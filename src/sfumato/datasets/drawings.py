@@ -1,4 +1,4 @@
-"""Images drawn by code, which are nobody's data, and the prior networks that learned from them."""
+"""Images drawn by code, which are no personal data, and the prior networks that learned from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A text file as rows that cannot affect each other.
 
 Bytes are cut at line ends first, and each line is then judged alone: no quote, byte or missing field of one
-line can change what another one says. A line is a row of `fields` values if each value is either free of
+line can change the values of another. A line is a row of `fields` values if each value is either free of
 quotes, or in quotes from end to end with inner quotes doubled; otherwise that line is left out, and no other.
 
 The work is done on blocks of lines with array operations; the checks look at bytes and their neighbours
@@ -49,7 +49,7 @@ def is_in_calendar(column: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def in_calendar(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column with what lies before the calendar or after it moved to its first or last moment."""
+    """Clamp the moments of a column to the first and last moment of the calendar."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -78,7 +78,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Fault(IntEnum):
-    """What can be wrong with a line; BLANK lines are no rows and are not counted."""
+    """The faults of a line; BLANK lines are no rows and are not counted."""
 
     NONE = 0
     BLANK = 1
@@ -98,7 +98,7 @@ IN_WORDS = {
 
 @dataclass(frozen=True)
 class Lines:
-    """Some lines of a file: their bytes in UTF-8, where each ends, and what is wrong with it."""
+    """Some lines of a file: their bytes in UTF-8, where each ends, and its fault."""
 
     text: bytes
     ends: Integers
@@ -149,7 +149,7 @@ def _without_marks(text: bytes) -> bytes:
 
 
 def judge(text: bytes, *, fields: int, delimiter: str) -> Lines:
-    """What is wrong with each line of a block."""
+    """Find the fault of each line of a block."""
     text, repaired = _as_utf8(text)
     buffer = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(buffer == _NEWLINE)
@@ -209,7 +209,7 @@ def _in_each(places: Integers, ends: Integers) -> Integers:
 
 def split(line: bytes, delimiter: str) -> Sequence[str] | None:
     """The values of one line, read letter by letter; None if a quote is out of place. For headers, and as the
-    plain statement of what a line means.
+    plain definition of a line.
 
     >>> split(b'a,"b ""c"", d",', ",")
     ['a', 'b "c", d', '']

@@ -42,19 +42,19 @@ def parquet_dataset(
 ) -> Dataset:
     """As `table_dataset` of the file's rows, with rows that stay on the disk until a step asks for them.
 
-    The file is read once, in parts. What a model sees of the rows, numbers only, goes to a file without a name
-    in `folder` (beside `path` unless given): nobody else can open it, and it is gone with the process. It is
-    mapped into memory, so that a batch costs its own rows and the system keeps the pages that are asked for
-    often.
+    The file is read once, in parts. The inputs of a model, numbers only, go to a file without a name
+    in `folder` (beside `path` unless given): it cannot be opened by path, and is gone with the process.
+    It is mapped into memory, so that a batch costs its own rows and the system keeps the pages that are
+    asked for often.
 
     Args:
         path: The Parquet file.
         inputs: The columns to learn from.
         target: The column to learn.
-        categories: What `target` can be; they become the classes 0, 1, …, and other rows are left out.
+        categories: The values of `target`; they become the classes 0, 1, …, and other rows are left out.
         public_size: The declared number of units.
-        name: What errors and reports call the data set.
-        missing: What stands for a cell that is no finite number.
+        name: The name of the data set in errors and reports.
+        missing: The value for a cell that is no finite number.
         input_categories: The categories of inputs that are no numbers. Each becomes one input: 1 in the
             rows that have it, 0 elsewhere.
         visibility: "private" or "public".

@@ -20,7 +20,7 @@ _SIDE = 28  # to which pictures of several sizes are brought, as `read_images` d
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pictures:
-    """Images (pictures, …) as a file has them, and what each is called: its file, or its number.
+    """Images (pictures, …) as a file has them, and the name of each: its file, or its number.
 
     Attributes:
         images: (pictures, …), as the file has them.

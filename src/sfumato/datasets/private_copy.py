@@ -1,4 +1,4 @@
-"""Copies of a holder's files that nobody else may read, made once.
+"""Copies of a holder's files that no other user may read, made once.
 
 A copy is in a folder `.sfumato` beside its source, or in the user's cache folder where that cannot be
 written. It is found again by the source's place, time and size and by how it is read: by nothing of its
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER = ".sfumato"
-_VERSION = 3  # of what a copy holds
+_VERSION = 3  # of the contents of a copy
 _DAY = 86_400.0
 _TICK = 50_000_000  # nanoseconds; clocks of file systems tick every 10 ms and faster
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """A file's place, time and size: what tells that it is still the file that was looked at."""
+    """A file's place, time and size, to detect that it changed."""
 
     path: Path
     modified: int
@@ -90,7 +90,7 @@ class PrivateCopy:
                 raise DataError(f"{self.source.path} changed while it was read; ask again when it is at rest")
 
     def remove_stale(self) -> None:
-        """Remove what a process that died left over, and copies that had a newer one for a day.
+        """Remove the leftovers of a process that died, and copies that had a newer one for a day.
 
         Another process may have been charged for a question to one that was made anew a moment ago.
         """
@@ -145,7 +145,7 @@ def _private_folder(beside: Path) -> Path:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether nobody else can have put files there: a link or another user's folder is left alone."""
+    """Return whether only this user can put files there: not in a link or another user's folder."""
     found = folder.lstat()
     owned = not hasattr(os, "getuid") or found.st_uid == os.getuid()
     return stat.S_ISDIR(found.st_mode) and owned and os.access(folder, os.W_OK | os.X_OK)

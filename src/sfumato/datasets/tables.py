@@ -74,10 +74,10 @@ def table_dataset(
         frame: The rows.
         inputs: The columns to learn from.
         target: The column to learn.
-        categories: What `target` can be; they become the classes 0, 1, ….
+        categories: The values of `target`; they become the classes 0, 1, ….
         public_size: The declared number of units.
-        name: What errors and reports call the data set.
-        missing: What stands for a cell that is no finite number.
+        name: The name of the data set in errors and reports.
+        missing: The value for a cell that is no finite number.
         input_categories: The categories of inputs that are no numbers. Each becomes one input: 1 in the
             rows that have it, 0 elsewhere.
         visibility: "private" or "public".
@@ -161,7 +161,7 @@ _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 
 
 def open_or_refuse(reader: Callable[[Path], Any], path: Path) -> Any:
-    """What `reader` makes of the file; one sentence with its name where that is not there, or damaged."""
+    """Return the result of `reader`; a missing or damaged file is refused in one sentence with its name."""
     if not path.is_file():
         raise DataUnavailable(f"there is no file {path}; give the path of a CSV or Parquet file")
     try:
@@ -171,7 +171,7 @@ def open_or_refuse(reader: Callable[[Path], Any], path: Path) -> Any:
         if error.errno is not None:
             raise DataUnavailable(f"{path} cannot be read ({error.strerror}); check its permissions") from error
         raise _damaged(path, error) from error
-    except ValueError as error:  # pandas and pyarrow raise kinds of ValueError for what they cannot parse
+    except ValueError as error:  # pandas and pyarrow raise kinds of ValueError for parse errors
         raise _damaged(path, error) from error
 
 
@@ -227,10 +227,10 @@ def refuse_categories_of_another_type(
 
     Args:
         column: The column's name.
-        categories: What it was declared to hold.
+        categories: The declared categories.
         truths: Whether its type holds True and False only.
         numbers: Whether its type holds numbers only.
-        kind: What the type is called.
+        kind: The name of the type.
 
     >>> refuse_categories_of_another_type("ill", ["0", "1"], truths=False, numbers=True, kind="int64")
     """
@@ -263,7 +263,7 @@ def _numbers(column: pd.Series[Any]) -> Inputs:
     """NaN where there is none."""
     import pandas as pd
 
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and then missing
+    with np.errstate(over="ignore"):  # values too large for float32 become infinite, and then missing
         found = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
         return found.astype(np.float32)
 

@@ -75,8 +75,8 @@ def rows_of(
 ) -> Iterator[Rows]:
     """The declared columns, as text, some rows at a time; one even if there are none.
 
-    *Guarantees*: beside the header, each line gives one row or none, whatever the other lines hold. With
-    `keep_faulty` a line that cannot be read gives a row without values, so that nobody sees who is left out.
+    *Guarantees*: beside the header, each line gives one row or none, independent of the other lines. With
+    `keep_faulty` a line that cannot be read gives a row without values, so that the row count hides the faults.
     """
     with _opened(path) as file:
         found = _readable(path, lines.blocks(file, size=block))
@@ -123,7 +123,7 @@ def _first_line(found: Iterator[bytes]) -> tuple[bytes, bytes]:
 
 
 def _names(path: Path, form: TextForm, first: bytes, columns: Sequence[str]) -> Sequence[str]:
-    """The file's columns. No message quotes the first line: without a header it is somebody's row."""
+    """The file's columns. No message quotes the first line: without a header it is a private row."""
     found = lines.split(first, form.delimiter) if form.header else form.fields
     names = [name.strip() for name in found or ()]
     if form.fields is not None and list(_lowered(names)) != list(_lowered(form.fields)):
@@ -174,7 +174,7 @@ def _parsed(text: bytes, names: Sequence[str], form: TextForm, columns: Sequence
     if not text:
         return schema.empty_table()
     labels = [f"f{place}" for place in range(len(names))]
-    text = lines.MARK + text  # Arrow takes a mark off the first line: this one, whatever the line begins with
+    text = lines.MARK + text  # Arrow removes one mark from the first line: this one, not the line's own
     found = csv.read_csv(
         pa.BufferReader(text),
         read_options=csv.ReadOptions(column_names=labels, block_size=len(text) + 1, use_threads=False),

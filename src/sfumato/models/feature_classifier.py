@@ -32,16 +32,16 @@ class FeatureClassifier(nn.Module):
     rest is projected on that many principal directions of public images, each weighed by its variance to the
     power −¼: noise has fewer places to go to, and steps are as long where features vary little (a
     preconditioner that costs nothing). The whole is brought to unit length again. An image's features depend on
-    that image, and on public ones, alone. `adapt` takes what was measured of private features at a price: a
+    that image, and on public ones, alone. `adapt` takes noisy statistics of private features: a
     mean that is taken off, a basis, or a mean and directions whose products are joined to the features at half
-    their length; what the head gets is then of unit length once more.
+    their length; the inputs of the head are then of unit length once more.
 
     Args:
         extractors: Networks that turn images into features; they are not trained.
         classes: How many outputs there are.
         directions: How many principal directions of public images are kept; None keeps all features.
         shape: Channels, height and width of the images.
-        adapts: "shift", "basis" or "products", if `adapt` will be given what it takes.
+        adapts: "shift", "basis" or "products", the statistics that `adapt` will be given, if any.
         products: How many directions have their products joined, where it adapts by them.
         weights: The length of each extractor's part; 1 for all by default.
         bias: Whether the head has a constant for each class. Beside features of unit length it makes up half of
@@ -108,7 +108,7 @@ class FeatureClassifier(nn.Module):
 
     @torch.no_grad()
     def adapt(self, measured: Tensor) -> None:
-        """Take what was measured of private features with noise: the mean, the basis, or mean and directions.
+        """Take noisy statistics of private features: the mean, the basis, or mean and directions.
 
         Mean and directions are the rows of one matrix, the mean first.
         """
@@ -123,7 +123,7 @@ class FeatureClassifier(nn.Module):
 
     @torch.no_grad()
     def adapted(self, features: Tensor) -> Tensor:
-        """What the head gets of these features, each row by itself."""
+        """Return the inputs of the head for these features, each row by itself."""
         if self.shift is not None:
             centred = functional.normalize(features - self.shift, dim=1)
             return centred if self.leading is None else _with_products(centred, self.leading)

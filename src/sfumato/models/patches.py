@@ -37,7 +37,7 @@ class PatchCodes(nn.Module):
 
     Args:
         patches: How many patches the dictionary has, beside their mirror images.
-        shrink: By what factor images are made smaller first: patches then show larger parts of them.
+        shrink: The factor by which images are made smaller first: patches then show larger parts of them.
 
     >>> PatchCodes(patches=4)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 72])

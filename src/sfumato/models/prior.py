@@ -29,8 +29,8 @@ _TWO_BLOCKS, _THREE_BLOCKS = 8, 11  # layers of the body; the third block has no
 class PriorNet(nn.Module):
     """GroupNorm convolutions for 28 × 28 grey images in [0, 1], 576 features, and two heads.
 
-    `head` has a hidden layer, so that what tells the classes of the drawings apart need not be all that the
-    features keep (features right under the last layer lose what other data need). `linear` answers from the
+    `head` has a hidden layer, so that the features keep more than the differences between classes of drawings
+    (features right under the last layer lose details that other data need). `linear` answers from the
     features alone: where a private linear head starts from.
 
     Args:
@@ -56,7 +56,7 @@ class PriorNet(nn.Module):
         self.linear = nn.Linear(self.feature_count, classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """(images, 576), each of L2 norm 1: what a private linear head is trained on."""
+        """(images, 576), each of L2 norm 1: the inputs of a private linear head."""
         return functional.normalize(self.body(images), dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -80,9 +80,9 @@ class _LinearAnswers(nn.Module):
 
 
 class PriorLevels(nn.Module):
-    """What the net sees at its last three depths: (images, 2016), 576 + 864 + 576, each part of unit length.
+    """The features of the last three depths: (images, 2016), 576 + 864 + 576, each part of unit length.
 
-    The last features know what told the drawings apart; earlier blocks keep more of what did not, which other
+    The last features separate the classes of drawings; earlier blocks keep more other details, which other
     people's writing may need. Those are averaged over 2 × 2 positions, to 3 × 3.
 
     Args:

@@ -26,7 +26,7 @@ class CNN(nn.Module):
         classes: How many outputs there are.
         in_channels: Channels of an image.
         side: Its height and width.
-        activation: What follows a convolution.
+        activation: The function after a convolution.
 
     >>> import torch
     >>> CNN()(torch.zeros(2, 1, 28, 28)).shape
@@ -185,7 +185,7 @@ def _convolution(narrow: int, wide: int, *, kernel: int, stride: int) -> nn.Conv
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a model must take in and tell apart.
+    """The input shape and the classes of a model.
 
     Args:
         classes: How many classes it must tell apart.

@@ -56,7 +56,7 @@ def height_apart(compute: Compute, like: Tensor) -> int:
 
 
 def _same_bits(compute: Compute, like: Tensor, height: int) -> bool:
-    """Whether public rows come out the same wherever in a block they stand, and whoever stands beside them."""
+    """Return whether the result of a public row is independent of its position and of the rows beside it."""
     size = like.shape[1:]
     block = (torch.arange(height * size.numel()).reshape(height, *size) * 37 % 256 / 255).to(like.dtype)
     expected = compute(block)

@@ -167,7 +167,7 @@ def _smoothing(side: int, padded: int, *, spacing: int, centred: bool) -> Tensor
 _CHROMA = 3.0  # differences of colours are as much weaker than brightness
 _OPPONENTS = ((1 / 3, 1 / 3, 1 / 3), (_CHROMA / 2, -_CHROMA / 2, 0.0), (_CHROMA / 4, _CHROMA / 4, -_CHROMA / 2))
 _FIRST = SCALES * ORIENTATIONS  # channels of order 1, after the one of order 0
-_BRIGHT, _WEAK, _FLAT = 1e-3, 1e-4, 1e-3  # added to averages of order 0, to waves, and to what is divided by
+_BRIGHT, _WEAK, _FLAT = 1e-3, 1e-4, 1e-3  # added to averages of order 0, to waves, and to divisors
 _ROOTS, _RELATIVE = "roots", "relative"
 KINDS = (_ROOTS, _RELATIVE)
 
@@ -177,9 +177,9 @@ class OpponentScattering(nn.Module):
     """(images, 3, side, side) → codes of the scattering of opponent colours, left as right.
 
     "roots" are √(S + 10⁻⁴) of orders 1 and 2, and √(S₀ + 10⁻³) of red, green and blue. "relative" codes say how
-    waves are shared out, whatever the contrast: √ of S₁ over the mean of all S₁ of its place, of brightness and
-    of its own colour, and √ of S₂ over the S₁ that it comes from; 10⁻³ is added to what is divided by, and
-    3·10⁻⁴ to what is divided.
+    waves are shared out, at any contrast: √ of S₁ over the mean of all S₁ of its place, of brightness and
+    of its own colour, and √ of S₂ over the S₁ that it comes from; 10⁻³ is added to divisors, and
+    3·10⁻⁴ to dividends.
 
     Args:
         side: Height and width of the images, a multiple of 8.
@@ -223,7 +223,7 @@ def _mixed(matrix: Tensor, images: Tensor) -> Tensor:
 def _relative(waves: Tensor) -> Tensor:
     """Shares of order 1 and of order 2, from (images, colours, orders 1 and 2, squares, squares)."""
     first, second = waves[:, :, :_FIRST], waves[:, :, _FIRST:]
-    fine = first[:, :, :ORIENTATIONS].unsqueeze(3)  # what waves of order 2 come from
+    fine = first[:, :, :ORIENTATIONS].unsqueeze(3)  # the source of waves of order 2
     mean = first.mean(2, keepdim=True)
     shares = (first + 0.3 * _FLAT) / (mean + mean[:, :1] + _FLAT)
     within = (second.unflatten(2, (ORIENTATIONS, ORIENTATIONS)) + 0.3 * _FLAT) / (fine + _FLAT)  # type: ignore[no-untyped-call]

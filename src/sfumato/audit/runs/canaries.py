@@ -74,7 +74,7 @@ def _plan_of_steps(written: dict[str, Any], path: Path) -> TrainingPlan:
 
 
 def one_run_verdict(canaries: dict[str, Any], plan: TrainingPlan, *, epsilon: float, delta: float) -> Verdict:
-    """What the guesses about a run's own canaries prove of its plan, and of any mechanism."""
+    """Return the verdict of the guesses about a run's own canaries, on its plan and on any mechanism."""
     guesses = Guesses.of_scores(canaries["scores"], canaries["included"], guesses=canaries["guesses"])
     few = partial(_few_guesses_bound, guesses, plan, delta)
     details = {
@@ -123,7 +123,7 @@ def draw_canaries(canaries: dict[str, Any], verdict: Verdict, path: Path) -> Pat
 
 
 def _few_guesses_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:
-    """Whatever links the canaries: by the surest guesses alone."""
+    """Return the bound from the surest guesses alone, valid for any dependence of canaries."""
     return plan_bound(lambda inverse: one_run.refutes(guesses, inverse, alpha=alpha), plan, delta=delta)
 
 
@@ -157,5 +157,5 @@ def _largest_refuted(refuted: Callable[[TrainingPlan], bool], plan: TrainingPlan
 
 
 def _claimed(verdict: Verdict, epsilon: float) -> Verdict:
-    """The verdict on what the run says it cost, which may be other than what its plan costs."""
+    """Return the verdict on the ε that the run claims, which may differ from that of its plan."""
     return replace(verdict, claimed_epsilon=epsilon)

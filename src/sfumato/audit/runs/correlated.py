@@ -4,7 +4,7 @@
     correlated.run(plan).refuted
 
 Canaries that each own one weight take part in a run of `PrivateTrainer`. The attacker knows the factorisation
-and the order. For a unit that takes part in the steps of u it looks along Cu at C·(what was released), which is
+and the order. For a unit that takes part in the steps of u it looks along Cu at C·(the release), which is
 N(‖Cu‖, σ²) with the unit and N(0, σ²) without: the best that anyone can do (Neyman & Pearson).
 """
 
@@ -81,7 +81,7 @@ def _heard(present: Bools, *, plan: TrainingPlan, side: int) -> Floats:
 
 
 def _released(present: Bools, plan: TrainingPlan, side: int) -> tuple[Floats, Bools]:
-    """By step: what moved the weights, in clip norms, and who took part; absent canaries are all zeros."""
+    """Return by step the change of the weights, in clip norms, and who took part; absent ones are zeros."""
     model = CanaryModel(side)
     subject = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=1.0), plan)
     inputs, targets = canary_rows(np.ones_like(present), side, _LOUDNESS * plan.clip_norm)

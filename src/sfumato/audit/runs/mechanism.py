@@ -71,7 +71,7 @@ def released_by_step(
     whole = plan.unit == "record" and plan.rows_per_unit is None
     for batch in trainer.batches(rows, units=None if whole else np.arange(len(rows[0]))):  # one unit a canary
         trainer.step(batch, chosen_output)
-    # What moved the weights is what was released, whatever .grad says.
+    # The change of the weights is the release; .grad may differ.
     moved = [old - new.detach() for old, new in zip(before, trainer.parameters.values(), strict=True)]
     scale = plan.expected_batch / plan.clip_norm
     return torch.cat([part.double().flatten() for part in moved]).numpy() * scale

@@ -84,7 +84,7 @@ def run(
 def in_doubles(
     plan: TrainingPlan, *, delta: float, out: str | Path | None = None, released: Released | None = None
 ) -> Training:
-    """Plain steps in float64; `released` is the network without what is planted beside it."""
+    """Plain steps in float64; `released` is the network without the planted canaries."""
 
     def training(joint: nn.Module, among: Any, loss: LossFunction, watch: Watch) -> TrainingResult:
         doubles = pytree.tree_map(lambda column: column.double(), among[0]), among[1]
@@ -114,7 +114,7 @@ def audited(
     canaries: int,
     out: str | Path,
 ) -> tuple[TrainingResult, Verdict]:
-    """A training run with canaries among the rows, and what guessing their coins proves.
+    """Train with canaries among the rows, and return the verdict of guessing their coins.
 
     The plan must be made for the declared size plus `canaries`. "dirac" canaries own a weight each, beside the
     model, and are heard in every step; "labels" are rows of noise with labels drawn by lot, and the attacker
@@ -146,7 +146,7 @@ def with_weights(
 
 
 def _hear(joint: WithCanaries, trainer: PrivateTrainer) -> None:
-    """What the step that was just taken released, as evidence on each canary's coin."""
+    """Record the release of the last step as evidence on each canary's coin."""
     plan, step = trainer.plan, trainer.steps_done
     scale = plan.expected_batch / trainer.clip_norm
     deviation = plan.noise_at(step - 1) * (1 + (trainer.eta or 0.0))

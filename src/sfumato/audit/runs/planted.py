@@ -18,7 +18,7 @@ from sfumato import _validate, randomness
 class WithCanaries(nn.Module):
     """A model, and a square of canary weights beside it; takes rows and their canary codes.
 
-    Without codes it is the model alone, so that it can be evaluated as one. What was heard of each canary is
+    Without codes it is the model alone, so that it can be evaluated as one. The evidence on each canary is
     kept in buffers, so that a checkpoint holds it.
     """
 
@@ -39,7 +39,7 @@ class WithCanaries(nn.Module):
         return predicted if codes is None else (predicted, self.canaries(codes))
 
     def hear(self, scale: float, *, deviation: float, rate: float) -> None:
-        """A step that each canary that is in took part in with probability `rate`, and nobody knows who did.
+        """Add the evidence of a step that each included canary joined secretly with probability `rate`.
 
         `scale` turns the gradient into the noised sum in clip norms, N(1, deviation²) at a canary that took
         part and N(0, deviation²) at any other.

@@ -93,7 +93,7 @@ def vectors() -> Verdict:
 
 
 def unit_sphere_sensitivity() -> float:
-    """The largest distance of two unit vectors: what replacing one by another moves."""
+    """Return the largest distance of two unit vectors: the sensitivity to replacing one."""
     return 2.0
 
 

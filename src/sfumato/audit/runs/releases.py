@@ -2,8 +2,8 @@
 
 sfumato audit releases
 
-One person (or message) comes, goes or says something else; everything else is the attacker's choice. What is
-attacked is the whole way from the data to the answer: reading, clamping, counting, voting, noise.
+One person (or message) comes, goes or says something else; everything else is the attacker's choice. The attack
+covers the whole way from the data to the answer: reading, clamping, counting, voting, noise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DELTA = 1e-5
 _GROUPS = 1_000  # of a table; each holds one pair of neighbours
 _REPORTS = 20_000
 _VOTINGS, _QUERIES = 400, 10
-_FAR_OUT = 10**6  # what the person claims whose value must be clamped
+_FAR_OUT = 10**6  # the claim of the person whose value must be clamped
 
 Floats = npt.NDArray[np.float64]
 
