@@ -152,7 +152,7 @@ def _with_suggestion(error: click.NoSuchOption) -> click.UsageError:
 app = typer.Typer(
     name="sfumato",
     cls=Suggesting,
-    help="Publish what is useful about private data under one privacy budget.",
+    help="Publish the useful part of private data under one privacy budget.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
